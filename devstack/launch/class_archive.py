@@ -30,7 +30,7 @@ from sluice.devstack.state import StackError, choose_ports
 from sluice.etl.settings import Spark
 from sluice.etl.spark import session as spark_session
 from sluice.etl.spark.frame import TaskFrame
-from sluice.etl.spark.job import collect
+from sluice.etl.spark.job import stream
 
 _TIMEOUT_S = 300.0
 _NUMBERS = pa.schema([("number", pa.int64())])
@@ -156,7 +156,7 @@ def _run_sample_job(remote: str) -> None:
             yield from batches
 
         frame = TaskFrame(session, same, _NUMBERS, _NUMBERS).of(pa.table({"number": [1, 2, 3]}))
-        collect(session, frame, _TIMEOUT_S)
+        list(stream(session, frame, _TIMEOUT_S))
     finally:
         spark_session.close(session)
 

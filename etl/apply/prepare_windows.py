@@ -12,8 +12,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from sluice.etl.changes.planning import BatchPayload, PrepareOptions, prepare
-from sluice.etl.spark.errors import report_to_client
-from sluice.etl.spark.worker_tuning import freeze_gc
+from sluice.etl.spark.worker_tuning import column_values, worker_function
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,9 +22,7 @@ class PrepareWindows:
     relay_url: str
     options: PrepareOptions
 
+    @worker_function
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        with report_to_client():
-            for batch in batches:
-                for text in batch.column(0).to_pylist():
-                    yield from prepare(self.relay_url, BatchPayload.from_text(text), self.options)
-        freeze_gc()
+        for text in column_values(batches):
+            yield from prepare(self.relay_url, BatchPayload.from_text(text), self.options)

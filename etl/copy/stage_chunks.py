@@ -12,8 +12,7 @@ import pyarrow as pa
 from sluice.etl.copy.source import SourceChunk
 from sluice.etl.copy.staged_loads import write_files
 from sluice.etl.copy.worker import make_loads
-from sluice.etl.spark.errors import report_to_client
-from sluice.etl.spark.worker_tuning import freeze_gc
+from sluice.etl.spark.worker_tuning import column_values, worker_function
 from sluice.relay.storage import open_storage
 from sluice.tidb.schema import Table
 
@@ -25,16 +24,12 @@ class CopyChunks:
     spec: dict[str, Any]
     relay_url: str
 
+    @worker_function
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        with report_to_client():
-            storage = open_storage(self.relay_url)
-            for batch in batches:
-                for text in batch.column(0).to_pylist():
-                    task = json.loads(text)
-                    loads = make_loads(
-                        self.spec,
-                        SourceChunk.from_json(task["chunk"]),
-                        Table.from_json(task["table"]),
-                    )
-                    yield write_files(storage, task["prefix"], loads)
-        freeze_gc()
+        storage = open_storage(self.relay_url)
+        for text in column_values(batches):
+            task = json.loads(text)
+            loads = make_loads(
+                self.spec, SourceChunk.from_json(task["chunk"]), Table.from_json(task["table"])
+            )
+            yield write_files(storage, task["prefix"], loads)

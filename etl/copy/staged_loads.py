@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from sluice.etl.copy.errors import CopyError
 from sluice.etl.copy.worker import LOAD_SCHEMA
-from sluice.etl.spark.worker_tuning import TEXTS
+from sluice.etl.spark.worker_tuning import text_batch
 from sluice.relay.aligned_chunks import LoadFile
 from sluice.relay.storage import Storage
 
@@ -49,9 +49,7 @@ def write_files(storage: Storage, prefix: str, loads: Iterator[pa.RecordBatch]) 
                     crc,
                 )
             )
-    return pa.record_batch(
-        [pa.array([json.dumps(asdict(load)) for load in written], pa.string())], TEXTS
-    )
+    return text_batch(*(json.dumps(asdict(load)) for load in written))
 
 
 def read_file(storage: Storage, load: LoadFile) -> pa.RecordBatch:

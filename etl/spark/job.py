@@ -47,8 +47,3 @@ def stream(spark: Any, frame: Any, timeout_s: float) -> Iterator[pa.RecordBatch]
             return
         if isinstance(table, pa.Table):  # a schema may come too
             yield from table.to_batches()
-
-
-def collect(spark: Any, frame: Any, timeout_s: float) -> pa.Table:
-    """Return all rows of `frame`, which has at least one; see `stream`."""
-    return pa.Table.from_batches(list(stream(spark, frame, timeout_s)))

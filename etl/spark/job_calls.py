@@ -1,10 +1,11 @@
-"""Texts through one function in Spark's Python workers, a job a call.
+"""Rows through one function in Spark's Python workers, a job a call, whose results are texts.
 
 Called by several threads side by side.
 """
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -19,7 +20,11 @@ from sluice.etl.spark.job import stream
 from sluice.etl.spark.session_target import SessionTarget
 from sluice.etl.spark.worker_tuning import TEXTS
 
-__all__ = ["JobCalls"]
+__all__ = ["JobCalls", "WorkerFunction"]
+
+
+WorkerFunction = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+"""From rows to texts, in a Spark worker."""
 
 
 class JobCalls:
@@ -31,25 +36,29 @@ class JobCalls:
     def __init__(
         self,
         place: SessionTarget,
-        function: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]],
+        function: WorkerFunction,
         timeout_s: float,
+        tasks: pa.Schema = TEXTS,
     ) -> None:
-        """Prepare calls of `function`, which maps batches in TEXTS to batches in TEXTS."""
+        """Prepare calls of `function`, which maps batches in the schema `tasks` to TEXTS."""
         self._place = place
         self._function = function
         self._timeout_s = timeout_s
+        self._tasks = tasks
         self._lock = threading.Lock()
         self._connection: tuple[Any, TaskFrame] | None = None
         self._errors = ErrorTranslator()
 
     def __call__(self, texts: Sequence[str]) -> list[str]:
         """Return the function's results for the texts, in no order. Raises SparkError."""
+        return self.map(pa.table({"text": list(texts)}))
+
+    def map(self, tasks: pa.Table) -> list[str]:
+        """Return the function's results for rows, in no order. Raises SparkError."""
         spark, frame = self._connected()
         try:
             with self._errors.translating():
-                found = list(
-                    stream(spark, frame.of(pa.table({"text": list(texts)})), self._timeout_s)
-                )
+                found = list(stream(spark, frame.of(tasks), self._timeout_s))
         except SparkError as error:
             if error.transient and not isinstance(error, WorkerError):
                 self._drop(spark)
@@ -60,6 +69,12 @@ class JobCalls:
         """Connect. Raises SparkUnavailableError after a minute without an answer."""
         self._connected()
 
+    def interrupt(self) -> None:
+        """End the jobs that are under way."""
+        if (connection := self._connection) is not None:
+            with contextlib.suppress(Exception):
+                connection[0].interruptAll()
+
     def close(self) -> None:
         """Close the connection; the session stays on the server."""
         if self._connection is not None:
@@ -69,7 +84,7 @@ class JobCalls:
         with self._lock:
             if self._connection is None:
                 spark = spark_session.connect(self._place)
-                self._connection = spark, TaskFrame(spark, self._function, TEXTS, TEXTS)
+                self._connection = spark, TaskFrame(spark, self._function, self._tasks, TEXTS)
             return self._connection
 
     def _drop(self, spark: Any) -> None:

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import gc
 import sys
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
+from sluice.etl.spark.errors import report_to_client
+
 TEXTS = pa.schema([("text", pa.string())])
 """The input and output of functions that take JSON and give JSON."""
+S = TypeVar("S")
+WorkerMethod = Callable[[S, Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 _MMAP_THRESHOLD_BYTES = 32 << 20  # bytes; the C library allows no more
@@ -33,6 +40,29 @@ def freeze_gc() -> None:
         _frozen_modules = len(sys.modules)
         gc.collect()
         gc.freeze()
+
+
+def worker_function(function: WorkerMethod[S]) -> WorkerMethod[S]:
+    """Decorate what Spark's workers call: the client gets its errors, and each task tidies up."""
+
+    @functools.wraps(function)
+    def reported(self: S, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        with report_to_client():
+            yield from function(self, batches)
+        freeze_gc()
+
+    return reported
+
+
+def column_values(batches: Iterator[pa.RecordBatch]) -> Iterator[Any]:
+    """Yield the values of the first column."""
+    for batch in batches:
+        yield from batch.column(0).to_pylist()
+
+
+def text_batch(*texts: str) -> pa.RecordBatch:
+    """Return a batch in TEXTS."""
+    return pa.record_batch([pa.array(texts, pa.string())], schema=TEXTS)
 
 
 def tune_malloc() -> None:

@@ -18,8 +18,7 @@ import pyarrow as pa
 from sluice.etl.copy.tidb_rows import read_rows
 from sluice.etl.copy.tidb_session import TidbAddress, TidbSession
 from sluice.etl.copy.worker import loads_of
-from sluice.etl.spark.errors import report_to_client
-from sluice.etl.spark.worker_tuning import TEXTS, freeze_gc
+from sluice.etl.spark.worker_tuning import column_values, text_batch, worker_function
 from sluice.relay.aligned_chunks import LoadFile
 from sluice.relay.storage import Storage, open_storage
 from sluice.tidb.schema import Table
@@ -144,12 +143,10 @@ class ReadChunks:
     address: dict[str, Any]
     relay_url: str
 
+    @worker_function
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        with report_to_client():
-            storage = open_storage(self.relay_url)
-            for batch in batches:
-                for text in batch.column(0).to_pylist():
-                    with _session_of(TidbAddress.from_json(self.address)) as session:
-                        found = read_chunk(session, storage, ReadRequest.parse(text))
-                    yield pa.RecordBatch.from_pydict({"text": [found.to_text()]}, schema=TEXTS)
-        freeze_gc()
+        storage = open_storage(self.relay_url)
+        for text in column_values(batches):
+            with _session_of(TidbAddress.from_json(self.address)) as session:
+                found = read_chunk(session, storage, ReadRequest.parse(text))
+            yield text_batch(found.to_text())

@@ -12,7 +12,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -20,17 +19,9 @@ import pyarrow as pa
 
 from sluice.etl.history.archive.plan import SegmentPlan
 from sluice.etl.history.archive.report import ArchivedSegment
-from sluice.etl.history.archive.worker import (
-    RESULT_SCHEMA,
-    TASK_SCHEMA,
-    BuildSegments,
-    build_segment,
-)
-from sluice.etl.spark import session as spark_session
-from sluice.etl.spark.error_translation import ErrorTranslator
+from sluice.etl.history.archive.worker import TASK_SCHEMA, BuildSegments, build_segment
 from sluice.etl.spark.errors import SparkError, WorkerError
-from sluice.etl.spark.frame import TaskFrame
-from sluice.etl.spark.job import collect
+from sluice.etl.spark.job_calls import JobCalls, WorkerFunction
 from sluice.etl.spark.session_target import SessionTarget
 from sluice.relay.archive import ArchiveSegment
 
@@ -57,54 +48,19 @@ class SegmentBuilder(Protocol):
         """Let go of what `connect` has made; it can be called again."""
 
 
-WorkerFunction = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
-"""From rows to rows in RESULT_SCHEMA, one each, in a Spark worker."""
-
-
-class SparkSegmentBuilder:
-    """Runs jobs of one function on a Spark Connect server.
-
-    Connects at the first use, and again after the connection was lost. Threads may run jobs at
-    once.
-    """
+class SparkSegmentBuilder(JobCalls):
+    """Runs jobs of one function on a Spark Connect server."""
 
     def __init__(
         self, place: SessionTarget, function: WorkerFunction, tasks: pa.Schema = TASK_SCHEMA
     ) -> None:
-        """`tasks`: the schema of its rows."""
-        self._place = place
-        self._function = function
-        self._tasks = tasks
-        self._connection: tuple[Any, TaskFrame] | None = None
-        self._errors = ErrorTranslator()
-
-    def connect(self) -> None:
-        """Have a session. Raises SparkUnavailableError."""
-        if self._connection is None:
-            spark = spark_session.connect(self._place)
-            self._connection = spark, TaskFrame(spark, self._function, self._tasks, RESULT_SCHEMA)
+        """Prepare calls of `function`, which maps rows in `tasks` to JSON in TEXTS, one each."""
+        super().__init__(place, function, _JOB_TIMEOUT_S, tasks)
 
     def run(self, task: dict[str, Any]) -> Any:
         """Return the function's result for a row. Raises SparkError, and so WorkerError."""
-        assert self._connection is not None
-        spark, frame = self._connection
-        with self._errors.translating():
-            rows = collect(
-                spark, frame.of(pa.Table.from_pylist([task], self._tasks)), _JOB_TIMEOUT_S
-            )
-        return json.loads(rows["result"][0].as_py())
-
-    def interrupt(self) -> None:
-        """End the jobs that are under way."""
-        if self._connection is not None:
-            with suppress(Exception):
-                self._connection[0].interruptAll()
-
-    def close(self) -> None:
-        """Let go of the session, which stays on the server; `connect` has another connection."""
-        if self._connection is not None:
-            spark_session.close(self._connection[0])
-            self._connection = None
+        (text,) = self.map(pa.Table.from_pylist([task], self._tasks))
+        return json.loads(text)
 
 
 @dataclass(frozen=True, slots=True)

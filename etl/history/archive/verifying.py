@@ -9,9 +9,7 @@ from dataclasses import dataclass
 import google_crc32c
 import pyarrow as pa
 
-from sluice.etl.history.archive.worker import RESULT_SCHEMA
-from sluice.etl.spark.errors import report_to_client
-from sluice.etl.spark.worker_tuning import freeze_gc
+from sluice.etl.spark.worker_tuning import column_values, text_batch, worker_function
 from sluice.relay import RelayError
 from sluice.relay.archive import ArchiveLog, ArchiveSegment, LakeFile
 from sluice.relay.part import part_batches
@@ -25,22 +23,18 @@ _READ_BYTES = 2**20
 class ReadSegments:
     """Runs in Spark's Python workers: read the segments of its rows.
 
-    The rows are in TASK_SCHEMA. For each a row in RESULT_SCHEMA results: a JSON list of the
+    The rows are in TASK_SCHEMA. For each a row in TEXTS results: a JSON list of the
     segment's faults.
     """
 
     archive_url: str
 
+    @worker_function
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        with report_to_client():
-            for batch in batches:
-                for text in batch.column(0).to_pylist():
-                    found = segment_problems(
-                        ArchiveLog.open(self.archive_url),
-                        ArchiveSegment.from_json(json.loads(text)),
-                    )
-                    yield pa.record_batch([pa.array([json.dumps(found)])], schema=RESULT_SCHEMA)
-        freeze_gc()
+        archive = ArchiveLog.open(self.archive_url)
+        for text in column_values(batches):
+            volume = ArchiveSegment.from_json(json.loads(text))
+            yield text_batch(json.dumps(segment_problems(archive, volume)))
 
 
 def segment_problems(archive: ArchiveLog, volume: ArchiveSegment) -> list[str]:

@@ -17,9 +17,8 @@ import pyarrow as pa
 
 from sluice.etl.history.archive.plan import windows_of
 from sluice.etl.history.lake import LakeWriter
-from sluice.etl.spark.errors import report_to_client
 from sluice.etl.spark.rlimits import raise_nofile_limit
-from sluice.etl.spark.worker_tuning import freeze_gc
+from sluice.etl.spark.worker_tuning import text_batch, worker_function
 from sluice.relay import WindowRecord
 from sluice.relay.archive import LakeFile, write_log
 from sluice.relay.storage import open_storage
@@ -33,14 +32,13 @@ TASK_SCHEMA = pa.schema(
 """A volume to be made: the token of its files, its windows' records (see `VolumePlan`), and the
 size of the relay log's parts it is made of.
 """
-RESULT_SCHEMA = pa.schema([("result", pa.string())])
 
 
 @dataclass(frozen=True, slots=True)
 class BuildSegments:
     """Runs in Spark's Python workers: make a segment for each of its rows.
 
-    The rows are in TASK_SCHEMA, the segments JSON in RESULT_SCHEMA. Nothing of a segment is in
+    The rows are in TASK_SCHEMA, the segments JSON in TEXTS. Nothing of a segment is in
     here, so that it is the same object from job to job.
     """
 
@@ -55,18 +53,17 @@ class BuildSegments:
         """Make it from the settings, for windows whose parts are at `source_url`."""
         return cls(source_url, settings.archive_url, settings.archive.lake)
 
+    @worker_function
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from pyspark import TaskContext
 
         context = TaskContext.get()
         assert context is not None
         raise_nofile_limit()
-        with report_to_client():
-            for batch in batches:
-                for task in batch.to_pylist():
-                    answer = build_segment(self, task, f"{task['token']}.{context.taskAttemptId()}")
-                    yield pa.record_batch([pa.array([json.dumps(answer)])], schema=RESULT_SCHEMA)
-        freeze_gc()
+        for batch in batches:
+            for task in batch.to_pylist():
+                answer = build_segment(self, task, f"{task['token']}.{context.taskAttemptId()}")
+                yield text_batch(json.dumps(answer))
 
 
 def build_segment(work: BuildSegments, task: Mapping[str, Any], token: str) -> dict[str, Any]:

@@ -17,8 +17,7 @@ from sluice.etl.history.as_of.bucket import ShufflePiece, compute_bucket
 from sluice.etl.history.as_of.errors import AsOfError
 from sluice.etl.history.as_of.plan import TimeTravelPlan
 from sluice.etl.history.as_of.shuffle import shuffle_pieces
-from sluice.etl.spark.errors import report_to_client
-from sluice.etl.spark.worker_tuning import freeze_gc
+from sluice.etl.spark.worker_tuning import column_values, worker_function
 
 __all__ = ["ERROR_MARK", "RESULTS", "Aggregate", "Shuffle", "bucket_results", "rows_of"]
 
@@ -39,12 +38,11 @@ class Shuffle:
 
     plan: TimeTravelPlan
 
+    @worker_function
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        with report_to_client(), _marked_errors():
-            for batch in batches:
-                for number in batch.column(0).to_pylist():
-                    yield from shuffle_pieces(self.plan, number)
-        freeze_gc()
+        with _marked_errors():
+            for number in column_values(batches):
+                yield from shuffle_pieces(self.plan, number)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,13 +52,13 @@ class Aggregate:
     plan: TimeTravelPlan
     finish: Aggregation
 
+    @worker_function
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        with report_to_client(), _marked_errors():
+        with _marked_errors():
             found = itertools.chain.from_iterable(map(rows_of, batches))
             for bucket, own in itertools.groupby(found, key=lambda piece: piece.bucket):
                 for result in bucket_results(self.plan, bucket, own, self.finish):
                     yield pa.RecordBatch.from_pylist([result._asdict()], RESULTS)
-        freeze_gc()
 
 
 def bucket_results(

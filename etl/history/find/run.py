@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import secrets
 from collections.abc import Callable, Iterator
-
-import pyarrow as pa
 
 from sluice.etl.changes.planning import BatchPayload, WindowPayload
 from sluice.etl.changes.rules import Filter, only_tables
@@ -16,13 +15,10 @@ from sluice.etl.history.find.errors import ConditionError
 from sluice.etl.history.find.query import SearchQuery
 from sluice.etl.history.find.results import SearchResults
 from sluice.etl.history.find.scan import WindowSearch, wanted_tables
-from sluice.etl.history.find.worker import RESULTS, TASKS, FindInWindows
+from sluice.etl.history.find.worker import FindInWindows
 from sluice.etl.history.history_log import HistoryLog, LogRange
 from sluice.etl.settings import Settings
-from sluice.etl.spark import session as spark_session
-from sluice.etl.spark.error_translation import ErrorTranslator
-from sluice.etl.spark.frame import TaskFrame
-from sluice.etl.spark.job import stream
+from sluice.etl.spark.job_calls import JobCalls
 from sluice.etl.spark.session_target import SessionTarget
 from sluice.relay import WindowRecord
 
@@ -127,22 +123,16 @@ class _RangeSearch:
             return
         # A session of its own: another search's is not to be interrupted.
         role = f"find {secrets.token_hex(6)}"
-        spark = spark_session.connect(SessionTarget(self._settings.spark, role, self._range.url))
-        try:
-            frame = TaskFrame(
-                spark, FindInWindows(self._range.url, self._query.to_json()), TASKS, RESULTS
-            )
+        calls = JobCalls(
+            SessionTarget(self._settings.spark, role, self._range.url),
+            FindInWindows(self._range.url, self._query.to_json()),
+            _JOB_TIMEOUT_S,
+        )
+        with contextlib.closing(calls):
             for tasks in itertools.chain([first], batches):
-                texts = [BatchPayload(tuple(windows)).to_text() for windows in tasks]
-                with ErrorTranslator().translating():
-                    for batch in stream(
-                        spark, frame.of(pa.table({"windows": texts})), _JOB_TIMEOUT_S
-                    ):
-                        for text in batch.column(0).to_pylist():
-                            found.add(SearchResults.from_json(json.loads(text)), self._query)
+                for text in calls([BatchPayload(tuple(windows)).to_text() for windows in tasks]):
+                    found.add(SearchResults.from_json(json.loads(text)), self._query)
                 self._on_progress(tasks[-1][-1].hi, found)
-        finally:
-            spark_session.close(spark)
 
 
 def _batched(

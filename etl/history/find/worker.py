@@ -15,12 +15,8 @@ import pyarrow as pa
 from sluice.etl.changes.planning import BatchPayload
 from sluice.etl.history.find.query import SearchQuery
 from sluice.etl.history.find.scan import WindowSearch
-from sluice.etl.spark.errors import report_to_client
-from sluice.etl.spark.worker_tuning import freeze_gc
+from sluice.etl.spark.worker_tuning import column_values, text_batch, worker_function
 from sluice.relay.storage import open_storage
-
-TASKS = pa.schema([("windows", pa.string())])
-RESULTS = pa.schema([("found", pa.string())])
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,16 +29,12 @@ class FindInWindows:
     url: str
     query: Mapping[str, Any]
 
+    @worker_function
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        with report_to_client():
-            query = SearchQuery.from_json(self.query)
-            scan = WindowSearch(open_storage(self.url), query)
-            for batch in batches:
-                for text in batch.column(0).to_pylist():
-                    yield pa.RecordBatch.from_arrays(
-                        [pa.array([_found(scan, query, text)])], schema=RESULTS
-                    )
-        freeze_gc()
+        query = SearchQuery.from_json(self.query)
+        scan = WindowSearch(open_storage(self.url), query)
+        for text in column_values(batches):
+            yield text_batch(_found(scan, query, text))
 
 
 def _found(scan: WindowSearch, query: SearchQuery, text: str) -> str:

@@ -15,8 +15,7 @@ import pyarrow as pa
 from sluice.etl.copy.snapshot_files import write_files
 from sluice.etl.copy.source import RowSource, SourceChunk
 from sluice.etl.copy.sources import open_source
-from sluice.etl.spark.errors import report_to_client
-from sluice.etl.spark.worker_tuning import TEXTS, freeze_gc
+from sluice.etl.spark.worker_tuning import column_values, text_batch, worker_function
 from sluice.relay.archive import SnapshotFile
 from sluice.relay.storage import Storage, open_storage
 from sluice.tidb.schema import Table
@@ -60,11 +59,8 @@ class WriteChunks:
     spec: dict[str, Any]
     archive_url: str
 
+    @worker_function
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        with report_to_client():
-            storage, source = open_storage(self.archive_url), open_source(self.spec)
-            for batch in batches:
-                for text in batch.column(0).to_pylist():
-                    said = write_snapshot_chunk(source, storage, json.loads(text))
-                    yield pa.RecordBatch.from_pydict({"text": [said]}, schema=TEXTS)
-        freeze_gc()
+        storage, source = open_storage(self.archive_url), open_source(self.spec)
+        for text in column_values(batches):
+            yield text_batch(write_snapshot_chunk(source, storage, json.loads(text)))

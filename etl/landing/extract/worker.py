@@ -19,8 +19,7 @@ from sluice.etl.landing.extract._skip_undecodable import drop_skipped_undecodabl
 from sluice.etl.landing.extract.captured import PartJoiner, is_captured
 from sluice.etl.landing.extract.row_extractor import BinlogDecodeError, RowExtractor
 from sluice.etl.landing.extract.source import prefetched_range, read_range
-from sluice.etl.spark.errors import report_to_client
-from sluice.etl.spark.worker_tuning import freeze_gc, tune_malloc
+from sluice.etl.spark.worker_tuning import tune_malloc, worker_function
 from sluice.relay import RelayLog, merge
 from sluice.tidb import TLS
 from sluice.tidb.window_schema import WINDOW_SCHEMA
@@ -43,6 +42,7 @@ class LandRanges:
     cluster_id: int
     tls: TLS | None = None
 
+    @worker_function
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from pyspark import TaskContext
 
@@ -50,24 +50,22 @@ class LandRanges:
             TaskContext.get()
         )  # none in the process of the landing itself, see `sluice.etl.spark.resilient_function`
         attempt = context.taskAttemptId() if context is not None else "here"
-        with report_to_client():
-            relay = RelayLog.open(self.relay_url)
-            for batch in batches:
-                tasks = [
-                    json.loads(row["task"]) | {"window": row["window"]} for row in batch.to_pylist()
-                ]
-                is_small = all(task.get("is_small") for task in tasks)
-                if not is_small:
-                    tune_malloc()
-                together = [tasks] if is_small else [[task] for task in tasks]
-                for group in together:
-                    # With the attempt's number: a repeated task never meets the file of the one
-                    # before.
-                    answers = _process_ranges(relay, self, group, f"{group[0]['token']}.{attempt}")
-                    yield pa.record_batch(
-                        [pa.array([json.dumps(stats) for stats in answers])], schema=STATS_SCHEMA
-                    )
-        freeze_gc()
+        relay = RelayLog.open(self.relay_url)
+        for batch in batches:
+            tasks = [
+                json.loads(row["task"]) | {"window": row["window"]} for row in batch.to_pylist()
+            ]
+            is_small = all(task.get("is_small") for task in tasks)
+            if not is_small:
+                tune_malloc()
+            together = [tasks] if is_small else [[task] for task in tasks]
+            for group in together:
+                # With the attempt's number: a repeated task never meets the file of the one
+                # before.
+                answers = _process_ranges(relay, self, group, f"{group[0]['token']}.{attempt}")
+                yield pa.record_batch(
+                    [pa.array([json.dumps(stats) for stats in answers])], schema=STATS_SCHEMA
+                )
 
 
 def _process_ranges(

@@ -87,6 +87,7 @@ def test_every_job_of_the_workers_is_looked_at() -> None:
         f"sluice.{'.'.join(path.relative_to(ROOT).with_suffix('').parts)}:{node.name}"
         for path in (ROOT / "etl").rglob("*.py")
         for node in ast.parse(path.read_text(encoding="utf-8")).body
-        if isinstance(node, ast.ClassDef) and "freeze_gc()" in ast.unparse(node)
+        if isinstance(node, ast.ClassDef)
+        and any(mark in ast.unparse(node) for mark in ("@worker_function", "freeze_gc()"))
     }
     assert found == set(_JOBS)

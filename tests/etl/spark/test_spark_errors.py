@@ -10,7 +10,7 @@ from sluice.etl.settings import Spark
 from sluice.etl.spark.error_translation import ErrorTranslator
 from sluice.etl.spark.errors import SparkError, WorkerError, parse_worker_error, report_to_client
 from sluice.etl.spark.frame import TaskFrame
-from sluice.etl.spark.job import collect
+from sluice.etl.spark.job import stream
 from sluice.etl.spark.session import attach, close
 
 SCHEMA = pa.schema([("what", pa.string())])
@@ -51,12 +51,12 @@ def test_a_worker_says_itself_what_it_met(spark_remote, what, transient, said, h
         frame = TaskFrame(spark, worker(), SCHEMA, SCHEMA)
         judge = ErrorTranslator()
         with pytest.raises(WorkerError) as caught, judge.translating():
-            collect(spark, frame.of(pa.table({"what": [what]})), 60)
+            list(stream(spark, frame.of(pa.table({"what": [what]})), 60))
         assert said in str(caught.value)
         assert caught.value.transient is transient
         assert hint in caught.value.hint
         with judge.translating():
-            assert collect(spark, frame.of(pa.table({"what": ["fine"]})), 60)[
+            assert pa.Table.from_batches(stream(spark, frame.of(pa.table({"what": ["fine"]})), 60))[
                 "what"
             ].to_pylist() == ["fine"]
     finally:

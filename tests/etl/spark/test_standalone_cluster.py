@@ -19,7 +19,7 @@ from sluice.etl.settings import Apply, SettingsError, Spark, Upstream
 from sluice.etl.settings import Window as Limits
 from sluice.etl.spark import session as spark_session
 from sluice.etl.spark.frame import TaskFrame
-from sluice.etl.spark.job import collect
+from sluice.etl.spark.job import stream
 from sluice.etl.spark.session_target import SessionTarget
 from sluice.etl.spark.worker_tuning import TEXTS
 from sluice.relay import RelayLog
@@ -58,7 +58,10 @@ def where_workers_are(cluster: ClusterApart, marker: Path) -> set[tuple[str, str
 
     def ask() -> bool:
         nonlocal found
-        found = {tuple(json.loads(text)) for text in collect(spark, frame, 240)["text"].to_pylist()}
+        found = {
+            tuple(json.loads(text))
+            for text in pa.Table.from_batches(stream(spark, frame, 240))["text"].to_pylist()
+        }
         return len({folder for folder, _, _ in found}) == 2
 
     try:

@@ -7,15 +7,14 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
-import pyarrow as pa
 import pytest
 
 from sluice.etl.history.archive import archive_through, check, compact
 from sluice.etl.history.archive._segment_queue import SparkSegmentBuilder
 from sluice.etl.history.archive.archiver import ROLE, Archiver
-from sluice.etl.history.archive.worker import RESULT_SCHEMA
 from sluice.etl.settings import Spark
 from sluice.etl.spark.session_target import SessionTarget
+from sluice.etl.spark.worker_tuning import text_batch
 from sluice.relay import RelayLog
 from sluice.relay.archive import Archive
 from tests.etl.history.archive.archiving import Growing, LocalJobs, differences, settings_of
@@ -55,7 +54,7 @@ def test_a_pass_s_job_on_spark_goes_on_while_somebody_who_needs_a_moment_archive
             begun.touch()
             while not end.exists():
                 time.sleep(0.05)
-            yield pa.RecordBatch.from_pylist([{"result": '"undisturbed"'}], RESULT_SCHEMA)
+            yield text_batch('"undisturbed"')
 
     jobs = SparkSegmentBuilder(
         SessionTarget(settings.spark, ROLE, settings.relay.url), until_it_may_end
