@@ -319,6 +319,11 @@ def test_rows_with_more_orders_than_are_tried_are_counted_as_fallback_and_still_
         ({"tp": 15, "charset": "utf8mb4", "origin_default": "日本"}, "日本"),
         ({"tp": 0xFE, "charset": "binary", "flen": 4, "flag": 1}, bytes(4)),
         ({"tp": 0xFE, "charset": "binary", "flen": 4, "origin_default": "ab"}, b"ab\0\0"),
+        (
+            {"tp": 0xFE, "charset": "binary", "flen": 5, "origin_default": "\ufffd\0\0\0\0"},
+            b"\xef\xbf\xbd\0\0",
+        ),
+        ({"tp": 15, "charset": "binary", "flen": 2, "origin_default": "\ufffd"}, b"\xef\xbf"),
         ({"tp": 16, "origin_default": b"\x01\x02"}, 258),
         ({"tp": 0xF6, "flen": 8, "decimal": 2, "flag": 1}, "0.00"),
         ({"tp": 0xF6, "flen": 8, "decimal": 2, "origin_default": "1.5"}, "1.50"),

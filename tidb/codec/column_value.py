@@ -209,11 +209,11 @@ def _parse_default(column: Column, default: bytes | str) -> Any:
 
 
 def _padded(column: Column, raw: bytes) -> bytes:
-    return (
-        raw.ljust(column.flen, b"\0")
-        if column.tp == column_types.CHAR and column.kind == "binary"
-        else raw
-    )
+    if column.kind != "binary" or column.flen < 0:
+        return raw
+    # TiDB keeps bytes that are no UTF-8 as U+FFFD, and cuts what is then too long.
+    raw = raw[: column.flen]
+    return raw.ljust(column.flen, b"\0") if column.tp == column_types.CHAR else raw
 
 
 def _zero(column: Column) -> Any:

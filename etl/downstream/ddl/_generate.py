@@ -134,6 +134,11 @@ def _default_clause(column: Column) -> str:
     if column.kind == "bit":
         raw = value if isinstance(value, bytes) else value.encode("latin1")
         return f"b'{int.from_bytes(raw, 'big'):b}'"
+    raw = value.encode() if isinstance(value, str) else value
+    if column.kind == "binary" and 0 < column.flen < len(raw):
+        # TiDB keeps bytes that are no UTF-8 as U+FFFD, which are more than there were. It can't
+        # insert by such a default itself.
+        return f"x'{raw[: column.flen].hex()}'"
     if isinstance(value, bytes):
         return f"x'{value.hex()}'"
     if column.kind in ("timestamp", "datetime") and value.upper().startswith("CURRENT_TIMESTAMP"):

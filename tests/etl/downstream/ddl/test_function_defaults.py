@@ -99,3 +99,20 @@ def test_rows_that_are_there_have_what_tidb_noted_for_them(
     story.update(new, {"id": 1, "c": None}, {"id": 1})
     story.apply()
     assert story.rows("t", "CAST(c AS CHAR)") == [(value,)]
+
+
+@pytest.mark.parametrize(
+    ("spec", "default", "value"),
+    [("binary(5)", "\ufffd\0\0\0\0", "EFBFBD0000"), ("varbinary(2)", "\ufffd", "EFBF")],
+)
+def test_a_default_of_bytes_that_tidb_keeps_too_long_is_cut_as_tidb_cuts_it(
+    story: Story, spec: str, default: str, value: str
+) -> None:
+    old = story.create(table(10, "t", "id int", primary="id"), "")
+    story.insert(old, {"id": 1}, {"id": 2})
+    added = column(2, f"c {spec}", default=default, origin_default=default)
+    story.statement(5, "ALTER TABLE `t` ADD COLUMN `c`", new := wider(old, added))
+    story.update(new, {"id": 1, "c": None}, {"id": 1})
+    story.create(table(11, "u", "id int", added), "")
+    story.apply()
+    assert story.rows("t", "HEX(c)")[1:] == [(value,)]
