@@ -70,16 +70,16 @@ downstream, and changes are checked again.
 
 from __future__ import annotations
 
-import json
 import re
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any, Self, TypeVar
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, TypeVar
 
 from sluice.errors import RequestError
 from sluice.relay.errors import RelayCorruptError, RelayError
 from sluice.relay.format_version import parse_json
+from sluice.relay.json_codec import JsonDocument, from_values, to_bytes
 from sluice.relay.storage import Storage
 from sluice.tidb.table_name import full_name
 
@@ -97,7 +97,7 @@ class AlignedChunkExistsError(RequestError, RelayError):
 
 
 @dataclass(frozen=True, slots=True)
-class AlignedChunk:
+class AlignedChunk(JsonDocument):
     """Rows of one upstream table, to be brought downstream at `at_ts` (C, a TSO).
 
     The rows are those for which `condition` holds. It is SQL over columns of the table's key alone
@@ -105,6 +105,9 @@ class AlignedChunk:
     that key downstream; "" is the whole table. With `listed` only the rows that are read count:
     others stay, whatever they are.
     """
+
+    JSON_NAME: ClassVar = "an aligned chunk"
+    JSON_COMPLETE: ClassVar = True
 
     at_ts: int
     job: str
@@ -129,22 +132,14 @@ class AlignedChunk:
     """
     made_ms: int = field(default_factory=lambda: time.time_ns() // 1_000_000)
 
+    def __post_init__(self) -> None:
+        if self.how not in (REPLACE, MISSING, COMPARE):
+            raise ValueError(f"how: {self.how!r} is none of {REPLACE}, {MISSING}, {COMPARE}")
+
     @property
     def full_name(self) -> str:
         """`schema.table` upstream."""
         return full_name(self.schema, self.table)
-
-    def to_json(self) -> bytes:
-        """Return the file's content."""
-        return _dump(asdict(self))
-
-    @classmethod
-    def from_json(cls, data: bytes) -> Self:
-        """Read the file's content. Raises ValueError."""
-        raw = _fields(data, _CHUNK_FIELDS)
-        if raw["how"] not in (REPLACE, MISSING, COMPARE):
-            raise ValueError(f"how: {raw['how']!r} is none of {REPLACE}, {MISSING}, {COMPARE}")
-        return cls(**raw | {"key": tuple(raw["key"])})
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,15 +186,19 @@ class ChunkCancelled:
 
 
 Outcome = ChunkReady | ChunkCancelled
+_OUTCOMES: dict[str, type[Outcome]] = {"ready": ChunkReady, "void": ChunkCancelled}
 REMOVED = ChunkCancelled("its job has removed it", "job")
 
 
 @dataclass(frozen=True, slots=True)
-class TableRepair:
+class TableRepair(JsonDocument):
     """Upstream tables (ids) of which rows are missing downstream until the job has copied them.
 
     `name` is the file's: the job's id, with a suffix where a job has several.
     """
+
+    JSON_NAME: ClassVar = "a table of which rows are missing (repair)"
+    JSON_COMPLETE: ClassVar = True
 
     name: str
     job: str
@@ -238,7 +237,7 @@ class AlignedChunks:
         """Durably create it. Raises AppointmentExistsError if there is one at this timestamp."""
         path = _path(aligned_chunk.at_ts)
         try:
-            self._storage.create(path, aligned_chunk.to_json())
+            self._storage.create(path, aligned_chunk.to_bytes())
         except FileExistsError:
             raise AlignedChunkExistsError(
                 f"{self._storage.url}/{path} exists: there is an aligned chunk at"
@@ -282,7 +281,7 @@ class AlignedChunks:
                 f"{repair.name!r} is no name: letters, digits, -, _ and . can be in it"
             )
         try:
-            self._storage.create(_repair_path(repair.name), _dump(asdict(repair)))
+            self._storage.create(_repair_path(repair.name), repair.to_bytes())
         except FileExistsError:
             return
 
@@ -299,7 +298,7 @@ class AlignedChunks:
         """
         path = _outcome_path(at_ts)
         try:
-            self._storage.create(path, _dump({_kind_of(outcome): asdict(outcome)}))
+            self._storage.create(path, to_bytes({_kind_of(outcome): outcome}))
         except FileExistsError:
             return self.outcome(at_ts) or outcome
         if self.exists(at_ts):
@@ -362,11 +361,11 @@ class AlignedChunks:
         return names
 
     def _chunk(self, at_ts: int) -> AlignedChunk | None:
-        return self._small(_path(at_ts), AlignedChunk.from_json)
+        return self._small(_path(at_ts), AlignedChunk.from_bytes)
 
     def _repairs(self, names: list[str]) -> list[TableRepair]:
         found = (
-            self._small(_repair_path(match[1]), _parse_repair)
+            self._small(_repair_path(match[1]), TableRepair.from_bytes)
             for match in map(_REPAIR_NAME.match, names)
             if match
         )
@@ -391,61 +390,20 @@ class AlignedChunks:
         return found
 
 
-_CHUNK_FIELDS: dict[str, type] = {
-    "at_ts": int,
-    "job": str,
-    "number": int,
-    "table_id": int,
-    "schema": str,
-    "table": str,
-    "how": str,
-    "condition": str,
-    "key": list,
-    "listed": bool,
-    "is_whole": bool,
-    "made_ms": int,
-}
-
-
-def _fields(data: bytes, kinds: Mapping[str, type]) -> dict[str, Any]:
-    """Return the fields of a JSON object. Raises ValueError that names the one that is wrong."""
-    raw = parse_json(data, "an aligned chunk")
-    if not isinstance(raw, dict) or set(raw) != set(kinds):
-        raise ValueError(f"a JSON object with the keys {', '.join(kinds)} is expected")
-    for key, value in raw.items():
-        if type(value) is not kinds[key]:
-            raise ValueError(f"{key}: {value!r} is no value for it")
-    return raw
-
-
 def _parse_outcome(data: bytes) -> Outcome:
-    ((kind, raw),) = parse_json(data, "the outcome of an aligned chunk").items()
-    if kind == "void":
-        return ChunkCancelled(**raw)
-    if kind != "ready":
+    name = "the outcome of an aligned chunk"
+    ((kind, raw),) = parse_json(data, name).items()
+    if kind not in _OUTCOMES:
         raise ValueError(f"the outcome {kind!r} is neither ready nor void")
-    return ChunkReady(
-        raw["table"], int(raw["defined_ts"]), tuple(LoadFile(**load) for load in raw["loads"])
-    )
+    return from_values(_OUTCOMES[kind], raw, name)
 
 
 def _kind_of(outcome: Outcome) -> str:
     return "ready" if isinstance(outcome, ChunkReady) else "void"
 
 
-def _parse_repair(data: bytes) -> TableRepair:
-    raw = parse_json(data, "a table of which rows are missing (repair)")
-    return TableRepair(
-        str(raw["name"]), str(raw["job"]), tuple(map(int, raw["tables"])), int(raw["made_ms"])
-    )
-
-
 def _timestamps(pattern: re.Pattern[str], names: list[str]) -> list[int]:
     return sorted(int(match[1]) for match in map(pattern.match, names) if match)
-
-
-def _dump(document: Mapping[str, Any]) -> bytes:
-    return json.dumps(document, ensure_ascii=False).encode() + b"\n"
 
 
 def _path(at_ts: int) -> str:

@@ -6,12 +6,11 @@ entries go.
 
 from __future__ import annotations
 
-import json
 import secrets
 import time
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field
 
+from sluice.relay.json_codec import JsonDocument, from_bytes, to_bytes
 from sluice.relay.storage import Storage
 from sluice.relay.versioned_document import DocumentFormat, VersionedDocument
 
@@ -26,7 +25,7 @@ _HINT = (
 
 
 @dataclass(frozen=True, slots=True)
-class AuditEntry:
+class AuditEntry(JsonDocument):
     """A user action (`pause-job`) on an object (`backfill-3`) at `at_ms` (Unix ms).
 
     `said`: its outcome, "" while it is unknown.
@@ -39,17 +38,13 @@ class AuditEntry:
     said: str = ""
     token: str = field(default_factory=lambda: secrets.token_hex(6))
 
-    def to_json(self) -> dict[str, Any]:
-        """Return it as JSON values."""
-        return asdict(self)
-
 
 class AuditLog:
     """The audit log. Every method raises RelayCorruptError, OSError."""
 
     def __init__(self, storage: Storage) -> None:
         self._file = VersionedDocument(
-            storage, _FOLDER, DocumentFormat(_text, _parse, tuple, _HINT), _MAX_VERSIONS
+            storage, _FOLDER, DocumentFormat(to_bytes, _parse, tuple, _HINT), _MAX_VERSIONS
         )
 
     def begin(self, by: str, what: str, about: str) -> AuditEntry:
@@ -70,12 +65,5 @@ class AuditLog:
         return list(reversed(self._file.load()[-most:]))
 
 
-def _text(deeds: tuple[AuditEntry, ...]) -> bytes:
-    return json.dumps([deed.to_json() for deed in deeds], ensure_ascii=False).encode() + b"\n"
-
-
 def _parse(data: bytes) -> tuple[AuditEntry, ...]:
-    try:
-        return tuple(AuditEntry(**each) for each in json.loads(data))
-    except TypeError as error:
-        raise ValueError(f"no list of what was ordered: {error}") from None
+    return from_bytes(tuple[AuditEntry, ...], data, "the audit log")

@@ -14,12 +14,12 @@ version counts while there is none.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from typing import ClassVar
 
 from sluice.relay.errors import RelayCorruptError
-from sluice.relay.format_version import parse_json
+from sluice.relay.json_codec import JsonDocument
 from sluice.relay.storage import Storage
 from sluice.relay.versioned_document import DocumentFormat, VersionedDocument
 
@@ -32,39 +32,19 @@ _HINT = "correct the file, or remove it for what was asked for before"
 
 
 @dataclass(frozen=True, slots=True)
-class Control:
+class Control(JsonDocument):
     """Operators' requests to the tasks."""
+
+    JSON_NAME: ClassVar = "what operators ask for (control)"
 
     land_paused: bool = False
     apply_paused: bool = False
     apply_until_ts: int | None = None
     accepted: str | None = None
 
-    def to_json(self) -> bytes:
-        """Return the file's content."""
-        return json.dumps(asdict(self)).encode() + b"\n"
-
-    @classmethod
-    def from_json(cls, data: bytes) -> Control:
-        """Read the file's content. Raises ValueError that names the key that is wrong."""
-        raw = parse_json(data, "what operators ask for (control)")
-        if not isinstance(raw, dict):
-            raise ValueError("a JSON object is expected")
-        for key, value in raw.items():
-            if key in ("land_paused", "apply_paused"):
-                good = type(value) is bool
-            elif key == "apply_until_ts":
-                good = value is None or (type(value) is int and value >= 0)
-            elif key == "accepted":
-                good = value is None or type(value) is str
-            else:
-                raise ValueError(
-                    f"unknown key {key!r}; there are land_paused, apply_paused, apply_until_ts,"
-                    " accepted"
-                )
-            if not good:
-                raise ValueError(f"{key}: {value!r} is no value for it")
-        return cls(**raw)
+    def __post_init__(self) -> None:
+        if self.apply_until_ts is not None and self.apply_until_ts < 0:
+            raise ValueError(f"apply_until_ts: {self.apply_until_ts} is no timestamp")
 
 
 class ControlFile:
@@ -72,7 +52,7 @@ class ControlFile:
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
-        form = DocumentFormat(Control.to_json, Control.from_json, self._former, _HINT)
+        form = DocumentFormat(Control.to_bytes, Control.from_bytes, self._former, _HINT)
         self._file = VersionedDocument(storage, _FOLDER, form, _MAX_VERSIONS)
 
     def load(self) -> Control:
@@ -99,7 +79,7 @@ class ControlFile:
 
     def _former(self) -> Control:
         try:
-            return Control.from_json(self._storage.read(_LEGACY_FILE))
+            return Control.from_bytes(self._storage.read(_LEGACY_FILE))
         except FileNotFoundError:
             return Control()
         except ValueError as error:

@@ -13,12 +13,12 @@ gives up what it holds.
 
 from __future__ import annotations
 
-import json
 import secrets
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
-from sluice.relay.format_version import parse_json
+from sluice.relay.json_codec import OMIT_DEFAULT, JsonDocument
 from sluice.relay.storage import Storage
 from sluice.relay.versioned_document import DocumentFormat, VersionedDocument
 
@@ -34,24 +34,18 @@ _HINT = (
 
 
 @dataclass(frozen=True, slots=True)
-class KnownPump:
+class KnownPump(JsonDocument):
     """A pump as it was when it counted last. `host` is "ip:port", `state` the registry's.
 
     `is_captured`: it captures from TiKV, and is a replica of all others that do.
     """
 
+    JSON_FIELDS: ClassVar = {"is_captured": OMIT_DEFAULT}  # earlier versions read it without
+
     host: str
     state: str
     is_original: bool = False
     is_captured: bool = False
-
-    def to_dict(self) -> dict[str, object]:
-        """Return the JSON object; older versions of Sluice read it unless `is_captured`."""
-        return {
-            name: value
-            for name, value in asdict(self).items()
-            if name != "is_captured" or self.is_captured
-        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,44 +61,28 @@ class LateCommit:
 
 
 @dataclass(frozen=True, slots=True)
-class PumpsDocument:
+class PumpsDocument(JsonDocument):
     """The document: `pumps` by node id, `late` by commit ts, and `former`.
 
     `former` are the ids of pumps that counted and no longer do.
     """
 
+    JSON_NAME: ClassVar = "what landing knows of the pumps"
+
     pumps: Mapping[str, KnownPump] = field(default_factory=dict)
     late: Mapping[int, LateCommit] = field(default_factory=dict)
     former: frozenset[str] = frozenset()
-
-    def to_json(self) -> bytes:
-        """Encode as the file's content; the token makes two writers' files differ."""
-        raw = {
-            "pumps": {node_id: pump.to_dict() for node_id, pump in self.pumps.items()},
-            "late": {str(commit_ts): asdict(late) for commit_ts, late in self.late.items()},
-            "former": sorted(self.former),
-            "token": secrets.token_hex(6),
-        }
-        return json.dumps(raw, ensure_ascii=False).encode() + b"\n"
-
-    @classmethod
-    def from_json(cls, data: bytes) -> PumpsDocument:
-        """Decode the file's content. Raises ValueError."""
-        raw = parse_json(data, "what landing knows of the pumps")
-        try:
-            pumps = {node_id: KnownPump(**each) for node_id, each in raw["pumps"].items()}
-            late = {int(commit_ts): LateCommit(**each) for commit_ts, each in raw["late"].items()}
-            former = frozenset(map(str, raw.get("former", ())))
-        except (KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"no document of pumps: {error}") from None
-        return cls(pumps, late, former)
+    token: str = field(default_factory=lambda: secrets.token_hex(6), compare=False)
+    """Makes the files of two writers differ."""
 
 
 class KnownPumps:
     """The document in a relay log. Every method raises RelayCorruptError, OSError."""
 
     def __init__(self, storage: Storage) -> None:
-        form = DocumentFormat(PumpsDocument.to_json, PumpsDocument.from_json, PumpsDocument, _HINT)
+        form = DocumentFormat(
+            PumpsDocument.to_bytes, PumpsDocument.from_bytes, PumpsDocument, _HINT
+        )
         self._file = VersionedDocument(storage, _FOLDER, form, _MAX_VERSIONS)
 
     def load(self) -> PumpsDocument:
@@ -116,7 +94,7 @@ class KnownPumps:
 
         `change` may run several times.
         """
-        return self._file.change(change)
+        return self._file.change(lambda seen: replace(change(seen), token=secrets.token_hex(6)))
 
     def forget(self, node_id: str) -> bool:
         """Give up what a pump holds; False if it isn't known here."""

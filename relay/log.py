@@ -398,7 +398,7 @@ class RelayLog:
 
         Raises RelayCorruptError.
         """
-        return self._small("downstream.json", Ownership.from_json)
+        return self._small("downstream.json", Ownership.from_bytes)
 
     def own(self, ownership: Ownership) -> Ownership:
         """Record the downstream's owner durably if there is none, and return the recorded one.
@@ -406,21 +406,21 @@ class RelayLog:
         Raises RelayCorruptError.
         """
         with contextlib.suppress(FileExistsError):
-            self.place.create("downstream.json", ownership.to_json())
+            self.place.create("downstream.json", ownership.to_bytes())
         return self.ownership() or ownership
 
     def set_ownership(self, ownership: Ownership) -> None:
         """Record the downstream's owner durably, in place of any other."""
-        self.place.replace("downstream.json", ownership.to_json())
+        self.place.replace("downstream.json", ownership.to_bytes())
 
     def stopped(self) -> StopMark | None:
         """Why applying must not go on; None if it may. Raises RelayCorruptError."""
-        return self._small("stop.json", StopMark.from_json)
+        return self._small("stop.json", StopMark.from_bytes)
 
     def stop(self, stop: StopMark) -> None:
         """Durably forbid applying; the first reason stays."""
         with contextlib.suppress(FileExistsError):
-            self.place.create("stop.json", stop.to_json())
+            self.place.create("stop.json", stop.to_bytes())
 
     def clear_stop(self) -> None:
         """Allow applying again."""

@@ -11,29 +11,20 @@ until an operator removes it.
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass
-from typing import Any, Self
+from dataclasses import dataclass
+from typing import ClassVar
 
-from sluice.relay.format_version import parse_json
+from sluice.relay.json_codec import JsonDocument
 
 __all__ = ["Ownership", "StopMark"]
 
 
-def _fields(data: bytes, kinds: dict[str, tuple[type, ...]]) -> dict[str, Any]:
-    """Return the fields of a JSON object. Raises ValueError that names the one that is wrong."""
-    raw = parse_json(data, "what is known of the downstream (downstream.json, stop.json)")
-    if not isinstance(raw, dict) or set(raw) != set(kinds):
-        raise ValueError(f"a JSON object with the keys {', '.join(kinds)} is expected")
-    for key, value in raw.items():
-        if type(value) not in kinds[key]:
-            raise ValueError(f"{key}: {value!r} is no value for it")
-    return raw
-
-
 @dataclass(frozen=True, slots=True)
-class Ownership:
+class Ownership(JsonDocument):
     """The downstream that this relay log's changes go to."""
+
+    JSON_NAME: ClassVar = "what is known of the downstream (downstream.json)"
+    JSON_COMPLETE: ClassVar = True
 
     pipeline: str
     """Stands in every checkpoint that this pipeline writes; no other relay log has the same."""
@@ -47,38 +38,12 @@ class Ownership:
     begun: bool = False
     """Whether this pipeline has written a checkpoint there."""
 
-    def to_json(self) -> bytes:
-        """Return the file's content."""
-        return json.dumps(asdict(self)).encode() + b"\n"
-
-    @classmethod
-    def from_json(cls, data: bytes) -> Self:
-        """Read the file's content. Raises ValueError."""
-        return cls(
-            **_fields(
-                data,
-                {
-                    "pipeline": (str,),
-                    "downstream": (str,),
-                    "adopted": (str, type(None)),
-                    "begun": (bool,),
-                },
-            )
-        )
-
 
 @dataclass(frozen=True, slots=True)
-class StopMark:
+class StopMark(JsonDocument):
     """Why applying must not go on until an operator allows it. `made_ms`: Unix ms."""
+
+    JSON_NAME: ClassVar = "the stop of applying (stop.json)"
 
     why: str
     made_ms: int
-
-    def to_json(self) -> bytes:
-        """Return the file's content."""
-        return json.dumps(asdict(self), ensure_ascii=False).encode() + b"\n"
-
-    @classmethod
-    def from_json(cls, data: bytes) -> Self:
-        """Read the file's content. Raises ValueError."""
-        return cls(**_fields(data, {"why": (str,), "made_ms": (int,)}))

@@ -88,7 +88,7 @@ def folder_of_pipeline(storage: Storage, name: str, downstream: str) -> str:
     if not name and not others:
         return ""
     try:
-        owned = Ownership.from_json(storage.read(_OWNED)).downstream
+        owned = Ownership.from_bytes(storage.read(_OWNED)).downstream
     except (FileNotFoundError, ValueError):  # a reader of its content raises what is wrong with it
         owned = ""
     if owned == downstream:

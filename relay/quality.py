@@ -9,12 +9,11 @@ A run checks several suites; each is one entry of its file. The newest runs are 
 from __future__ import annotations
 
 import contextlib
-import json
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
+from sluice.relay.json_codec import JsonDocument, from_bytes, to_bytes
 from sluice.relay.storage import Storage
 
 __all__ = ["PASSED", "SEVERITIES", "STATES", "FailedExpectation", "QualityRun", "QualityRuns"]
@@ -47,7 +46,7 @@ class FailedExpectation:
 
 
 @dataclass(frozen=True, slots=True)
-class QualityRun:
+class QualityRun(JsonDocument):
     """One suite in one run."""
 
     id: str
@@ -74,16 +73,6 @@ class QualityRun:
     said: str = ""
     """The cause of the state ``error``."""
 
-    def to_json(self) -> dict[str, Any]:
-        """Return it as JSON values; `from_json` is the inverse."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, document: dict[str, Any]) -> QualityRun:
-        """Parse what `to_json` wrote. Raises TypeError, KeyError."""
-        failures = tuple(FailedExpectation(**one) for one in document.get("failures", ()))
-        return cls(**(document | {"failures": failures}))
-
 
 class QualityRuns:
     """The runs in a relay log's storage.
@@ -99,8 +88,7 @@ class QualityRuns:
 
         The names (`QualityRun.run`) of those that were removed. Raises OSError, RelayError.
         """
-        text = json.dumps([suite.to_json() for suite in suites], ensure_ascii=False)
-        self._storage.replace(f"{_FOLDER}/{run}.json", text.encode() + b"\n")
+        self._storage.replace(f"{_FOLDER}/{run}.json", to_bytes(suites))
         old = self._names()[keep:]
         for name in old:
             self._storage.remove(f"{_FOLDER}/{name}")
@@ -131,13 +119,9 @@ class QualityRuns:
 
     def _each(self) -> Iterator[list[QualityRun]]:
         for name in self._names():
-            with contextlib.suppress(
-                FileNotFoundError, ValueError, TypeError, KeyError, AttributeError
-            ):
-                yield [
-                    QualityRun.from_json(one)
-                    for one in json.loads(self._storage.read(f"{_FOLDER}/{name}"))
-                ]
+            with contextlib.suppress(FileNotFoundError, ValueError):
+                text = self._storage.read(f"{_FOLDER}/{name}")
+                yield from_bytes(list[QualityRun], text, "the results of a quality run")
 
     def _names(self) -> list[str]:
         return sorted(

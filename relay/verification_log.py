@@ -9,13 +9,13 @@ verified/look.json                  the status of continuous verification
 from __future__ import annotations
 
 import contextlib
-import json
 import re
-from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any, Literal, Self
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from typing import Literal
 
 from sluice.relay.errors import RelayError
+from sluice.relay.json_codec import JsonDocument, from_bytes, to_bytes
 from sluice.relay.log import RelayLog
 from sluice.relay.versioned_document import DocumentFormat, VersionedDocument
 
@@ -46,7 +46,7 @@ MAX_RUNS = 200
 
 
 @dataclass(frozen=True, slots=True)
-class TableVerified:
+class TableVerified(JsonDocument):
     """A table at a verification.
 
     `name`: `schema.table` upstream; `ts` (TSO): the checkpoint at which both sides were read;
@@ -69,18 +69,9 @@ class TableVerified:
         """Return whether it was compared and no row differs."""
         return not (self.differences or self.problem)
 
-    def to_json(self) -> dict[str, Any]:
-        """Return it as JSON values; `from_json` is the inverse."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> Self:
-        """Parse what `to_json` wrote. Raises TypeError."""
-        return cls(**document)
-
 
 @dataclass(frozen=True, slots=True)
-class VerifiedRun:
+class VerifiedRun(JsonDocument):
     """A verification.
 
     `state`: as in `sluice.relay.jobs.STATES`; see `TableVerified` for the rest.
@@ -99,20 +90,9 @@ class VerifiedRun:
         """Return how many rows differ in all tables."""
         return sum(table.differences for table in self.tables)
 
-    def to_json(self) -> dict[str, Any]:
-        """Return it as JSON values; `from_json` is the inverse."""
-        return asdict(self) | {"tables": [table.to_json() for table in self.tables]}
-
-    @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> Self:
-        """Parse what `to_json` wrote. Raises KeyError, TypeError."""
-        return cls(
-            **{**document, "tables": tuple(map(TableVerified.from_json, document["tables"]))}
-        )
-
 
 @dataclass(frozen=True, slots=True)
-class VerifierStatus:
+class VerifierStatus(JsonDocument):
     """The status of continuous verification.
 
     `looked_ms`: the last report of one of its processes (Unix ms); `stalled_ms`: since when there
@@ -147,7 +127,7 @@ class Verifications:
                 f"{run.job!r} can't be a job's id: letters, digits, - and _ can",
                 hint="rename it",
             )
-        self._storage.replace(path, _text(run.to_json()))
+        self._storage.replace(path, run.to_bytes())
         new = {table.name: table for table in run.tables}
 
         def changed(last: dict[str, TableVerified]) -> dict[str, TableVerified]:
@@ -166,13 +146,13 @@ class Verifications:
 
     def save_status(self, look: VerifierStatus) -> None:
         """Durably, instead of the one before."""
-        self._storage.replace(_LIVENESS_FILE, _text(asdict(look)))
+        self._storage.replace(_LIVENESS_FILE, look.to_bytes())
 
     def look(self) -> VerifierStatus:
         """Return the newest status; the default if it can't be read."""
         try:
-            return VerifierStatus(**json.loads(self._storage.read(_LIVENESS_FILE)))
-        except (FileNotFoundError, ValueError, TypeError):
+            return VerifierStatus.from_bytes(self._storage.read(_LIVENESS_FILE))
+        except (FileNotFoundError, ValueError):
             return VerifierStatus()
 
     def runs(self, most: int) -> list[VerifiedRun]:
@@ -182,10 +162,8 @@ class Verifications:
         """
         found = []
         for name in self._run_names()[:most]:
-            with contextlib.suppress(FileNotFoundError, ValueError, TypeError, KeyError):
-                found.append(
-                    VerifiedRun.from_json(json.loads(self._storage.read(f"{_RUNS_FOLDER}/{name}")))
-                )
+            with contextlib.suppress(FileNotFoundError, ValueError):
+                found.append(VerifiedRun.from_bytes(self._storage.read(f"{_RUNS_FOLDER}/{name}")))
         return found
 
     def _run_names(self) -> list[str]:
@@ -200,18 +178,12 @@ def _counts(new: TableVerified, before: TableVerified | None) -> bool:
     return new.at_ms >= before.at_ms
 
 
-def _text(document: Any) -> bytes:
-    return json.dumps(document, ensure_ascii=False).encode() + b"\n"
-
-
 def _parse(data: bytes) -> dict[str, TableVerified]:
-    try:
-        return {table["name"]: TableVerified.from_json(table) for table in json.loads(data)}
-    except (KeyError, TypeError) as error:
-        raise ValueError(f"no list of verified tables: {error!r}") from None
+    tables = from_bytes(list[TableVerified], data, "the list of verified tables")
+    return {table.name: table for table in tables}
 
 
 _DOCUMENT_FORMAT: DocumentFormat[dict[str, TableVerified]] = DocumentFormat(
-    lambda last: _text([table.to_json() for table in last.values()]), _parse, dict,
+    lambda last: to_bytes(list(last.values())), _parse, dict,
     hint="remove the file: the one before it counts then",
 )  # fmt: skip

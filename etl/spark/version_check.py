@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _SAME_VERSION = ("pyspark",)
 _SAME_MAJOR = ("pyarrow", "protobuf", "numpy")
-_REQUIRED_PACKAGES = ("google-crc32c", "grpcio", "obstore", "pymysql", "zstandard")
+_REQUIRED_PACKAGES = ("cattrs", "google-crc32c", "grpcio", "obstore", "pymysql", "zstandard")
 
 Versions = Mapping[str, str]
 """Versions by name; "" for what isn't installed."""

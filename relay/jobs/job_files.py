@@ -21,8 +21,6 @@ from sluice.relay.jobs.progress import (
     JobProgress,
     TableProgress,
     WorkerProgress,
-    base_text,
-    parse_base,
 )
 from sluice.relay.jobs.spec import JobSpec
 from sluice.relay.jobs.state_log import (
@@ -33,6 +31,7 @@ from sluice.relay.jobs.state_log import (
     StateEntry,
     open_history,
 )
+from sluice.relay.json_codec import from_bytes, to_bytes
 from sluice.relay.storage import Storage
 from sluice.relay.versioned_document import VersionedDocument
 
@@ -99,12 +98,12 @@ class JobFiles:
 
     def write_totals(self, run: int, tables: Mapping[str, TableProgress]) -> None:
         """Write the totals with which a run begins."""
-        self._storage.replace(self.path(f"progress/{run}/{_TOTALS_FILE}"), base_text(tables))
+        self._storage.replace(self.path(f"progress/{run}/{_TOTALS_FILE}"), to_bytes(tables))
 
     def write_member(self, run: int, member: WorkerProgress) -> None:
         """Write a process's progress."""
         self._storage.replace(
-            self.path(f"progress/{run}/{member.runner.token}.json"), member.to_json()
+            self.path(f"progress/{run}/{member.runner.token}.json"), member.to_bytes()
         )
 
     def members(self, run: int) -> list[WorkerProgress]:
@@ -114,7 +113,7 @@ class JobFiles:
         """
         folder = self.path(f"progress/{run}")
         return [
-            self._parsed(f"{folder}/{name}", WorkerProgress.from_json)
+            self._parsed(f"{folder}/{name}", WorkerProgress.from_bytes)
             for name in self._storage.names(folder)
             if name != _TOTALS_FILE
         ]
@@ -122,7 +121,10 @@ class JobFiles:
     def progress(self, run: int) -> JobProgress:
         """Return how far a run is. Raises RelayCorruptError, OSError."""
         try:
-            base = self._parsed(self.path(f"progress/{run}/{_TOTALS_FILE}"), parse_base)
+            base = self._parsed(
+                self.path(f"progress/{run}/{_TOTALS_FILE}"),
+                lambda data: from_bytes(dict[str, TableProgress], data, "the totals of a job"),
+            )
         except FileNotFoundError:
             base = {}
         return JobProgress.from_members(base, self.members(run))

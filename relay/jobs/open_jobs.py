@@ -10,13 +10,12 @@ removes it.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Self
+from typing import ClassVar
 
-from sluice.relay.format_version import parse_json
 from sluice.relay.jobs.spec import JobSpec
+from sluice.relay.json_codec import JsonDocument
 from sluice.relay.storage import Storage
 from sluice.relay.versioned_document import DocumentFormat, VersionedDocument
 
@@ -27,8 +26,10 @@ _MAX_VERSIONS = 64
 
 
 @dataclass(frozen=True, slots=True)
-class OpenJobs:
+class OpenJobs(JsonDocument):
     """The jobs that aren't over, in order of creation, and the number of jobs ever, by kind."""
+
+    JSON_NAME: ClassVar = "the list of open jobs"
 
     open: tuple[JobSpec, ...] = ()
     made: Mapping[str, int] = field(default_factory=dict)
@@ -48,27 +49,10 @@ class OpenJobs:
         number = self.made.get(kind, 0) + 1
         return kind if number == 1 else f"{kind}-{number}"
 
-    def to_json(self) -> bytes:
-        """Return the file's content."""
-        document: dict[str, Any] = {
-            "open": [spec.to_json() for spec in self.open],
-            "made": dict(self.made),
-        }
-        return json.dumps(document, ensure_ascii=False).encode() + b"\n"
-
-    @classmethod
-    def from_json(cls, data: bytes) -> Self:
-        """Read the file's content. Raises ValueError."""
-        try:
-            document = parse_json(data, "the list of open jobs")
-            return cls(tuple(map(JobSpec.from_json, document["open"])), document["made"])
-        except (KeyError, TypeError) as error:
-            raise ValueError(f"no list of jobs: {error!r}") from None
-
 
 def open_register(storage: Storage, former: Callable[[], OpenJobs]) -> VersionedDocument[OpenJobs]:
     """Open the list in a relay log; `former` gives its content before there is one."""
     form = DocumentFormat(
-        OpenJobs.to_json, OpenJobs.from_json, former, "restore the file from a copy"
+        OpenJobs.to_bytes, OpenJobs.from_bytes, former, "restore the file from a copy"
     )
     return VersionedDocument(storage, _FOLDER, form, _MAX_VERSIONS)

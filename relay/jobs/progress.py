@@ -11,13 +11,12 @@ its own clock.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Self
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Self
 
-from sluice.relay.format_version import parse_json
 from sluice.relay.jobs.runner import Runner
+from sluice.relay.json_codec import JsonDocument
 
 __all__ = ["JobCounts", "JobProgress", "TableProgress", "WorkerProgress"]
 
@@ -49,7 +48,7 @@ class JobCounts:
 
 
 @dataclass(frozen=True, slots=True)
-class TableProgress:
+class TableProgress(JsonDocument):
     """A table of a job, by its upstream name: what is done, and about how many bytes there are.
 
     `rows_in_all` is None if it is unknown.
@@ -74,22 +73,15 @@ class TableProgress:
             replace(self.done, planned_bytes=0), self.done.bytes, self.done.chunks, rows
         )
 
-    def to_json(self) -> dict[str, Any]:
-        """Return it as JSON values; `from_json` is the inverse."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> Self:
-        """Parse what `to_json` wrote."""
-        return cls(**{**document, "done": JobCounts(**document["done"])})
-
 
 @dataclass(frozen=True, slots=True)
-class WorkerProgress:
+class WorkerProgress(JsonDocument):
     """One process's progress: its activity, its recent pace, and what it has done, by table.
 
     `left`: it has ended properly, and writes no more. `noted_ms` is by its own clock.
     """
+
+    JSON_NAME: ClassVar = "the progress of a job"
 
     runner: Runner
     beat: int = 0
@@ -99,25 +91,6 @@ class WorkerProgress:
     rows_per_s: float = 0.0
     bytes_per_s: float = 0.0
     tables: Mapping[str, JobCounts] = field(default_factory=dict)
-
-    def to_json(self) -> bytes:
-        """Return the file's content."""
-        document = asdict(self) | {
-            "tables": {name: asdict(done) for name, done in self.tables.items()}
-        }
-        return json.dumps(document, ensure_ascii=False).encode() + b"\n"
-
-    @classmethod
-    def from_json(cls, data: bytes) -> Self:
-        """Read the file's content. Raises ValueError."""
-        try:
-            document = parse_json(data, "the progress of a job")
-            tables = {name: JobCounts(**done) for name, done in document["tables"].items()}
-            return cls(
-                **{**document, "runner": Runner.from_json(document["runner"]), "tables": tables}
-            )
-        except (KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"no progress of a job: {error!r}") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,22 +201,3 @@ def _counts(table: TableProgress) -> dict[str, Any]:
         "chunks_in_all": table.chunks_in_all,
         "rows_in_all": table.rows_in_all,
     }
-
-
-def base_text(tables: Mapping[str, TableProgress]) -> bytes:
-    """Return the content of `base.json`."""
-    return (
-        json.dumps(
-            {name: table.to_json() for name, table in tables.items()}, ensure_ascii=False
-        ).encode()
-        + b"\n"
-    )
-
-
-def parse_base(data: bytes) -> dict[str, TableProgress]:
-    """Read the content of `base.json`. Raises ValueError."""
-    try:
-        document = parse_json(data, "the totals of a job")
-        return {name: TableProgress.from_json(table) for name, table in document.items()}
-    except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"no progress of a job: {error!r}") from None

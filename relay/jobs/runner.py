@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import secrets
 import socket
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any, Self
+
+from sluice.relay.json_codec import JsonDocument
 
 __all__ = ["Runner"]
 
@@ -42,7 +42,7 @@ def _start_ticks(pid: int) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Runner:
+class Runner(JsonDocument):
     """A process that runs a job.
 
     `what` it is, for people. Processes with the same `group`, which isn't "", run a job together.
@@ -71,12 +71,3 @@ class Runner:
     def is_same_group(self, other: Runner) -> bool:
         """Return whether both run a job together."""
         return bool(self.group) and self.group == other.group
-
-    def to_json(self) -> dict[str, Any]:
-        """Return it as JSON values; `from_json` is the inverse."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> Self:
-        """Parse what `to_json` wrote."""
-        return cls(**document)

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from sluice.relay.format_version import parse_json
+from sluice.relay.json_codec import OMIT_DEFAULT, JsonDocument
 
 __all__ = ["JobSpec", "WriteScope", "with_landed_end"]
 
 
 @dataclass(frozen=True, slots=True)
-class WriteScope:
+class WriteScope(JsonDocument):
     """The tables that a job writes to.
 
     `downstream` is its name (`sluice.etl.downstream.ownership.downstream_name`), "" stands for any;
@@ -41,27 +42,17 @@ class WriteScope:
             return f"all of {self.downstream or 'the downstream'}"
         return abbreviate(self.tables) or "nothing that is written to"
 
-    def to_json(self) -> dict[str, Any]:
-        """Return it as JSON values; `from_json` is the inverse."""
-        return {
-            "downstream": self.downstream,
-            "tables": None if self.tables is None else list(self.tables),
-        }
-
-    @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> Self:
-        """Parse what `to_json` wrote."""
-        tables = document["tables"]
-        return cls(str(document["downstream"]), None if tables is None else tuple(map(str, tables)))
-
 
 @dataclass(frozen=True, slots=True)
-class JobSpec:
+class JobSpec(JsonDocument):
     """A job as it was requested.
 
     `asked` is the kind's own, as JSON values without secrets; `by` is the person or program that
     asked; `token` is unique to the job.
     """
+
+    JSON_NAME: ClassVar = "a job's specification"
+    JSON_FIELDS: ClassVar = {"pipeline": OMIT_DEFAULT}
 
     id: str
     kind: str
@@ -86,21 +77,6 @@ class JobSpec:
             f"{self.id} ({self.kind} of {self.touches}, asked for by {self.by},"
             f" {format_ms(self.made_ms)})"
         )
-
-    def to_json(self) -> dict[str, Any]:
-        """Return it as JSON values; `from_json` is the inverse."""
-        document = asdict(self) | {"asked": dict(self.asked), "touches": self.touches.to_json()}
-        if not self.pipeline:
-            del document["pipeline"]
-        return document
-
-    @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> Self:
-        """Parse what `to_json` wrote. Raises ValueError."""
-        try:
-            return cls(**{**document, "touches": WriteScope.from_json(document["touches"])})
-        except (KeyError, TypeError) as error:
-            raise ValueError(f"no job's specification: {error!r}") from None
 
     @classmethod
     def of_former(cls, name: str, document: Mapping[str, Any]) -> Self:

@@ -7,15 +7,14 @@ a process that was taken for dead, and wakes up, can't write one any more.
 
 from __future__ import annotations
 
-import json
 import secrets
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Self
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
 
-from sluice.relay.format_version import parse_json
 from sluice.relay.jobs.runner import Runner
+from sluice.relay.json_codec import JsonDocument
 from sluice.relay.storage import Storage
 from sluice.relay.versioned_document import DocumentFormat, VersionedDocument
 
@@ -52,13 +51,15 @@ FINAL_STATES = (CANCELLED, DONE)
 
 
 @dataclass(frozen=True, slots=True)
-class StateEntry:
+class StateEntry(JsonDocument):
     """A job's state.
 
     `by`: the person or process that caused it; `made_ms`: when; `run` counts the processes that
     took the job, `runner` is the last of them; `said` and `hint` belong to a failure, or to what
     a cancelled job leaves behind.
     """
+
+    JSON_NAME: ClassVar = "the state of a job"
 
     state: str
     by: str
@@ -70,33 +71,15 @@ class StateEntry:
     result: Mapping[str, Any] | None = None
     token: str = field(default_factory=lambda: secrets.token_hex(6), compare=False)
 
+    def __post_init__(self) -> None:
+        if self.state not in STATES:
+            raise ValueError(f"{self.state!r} is no state of a job")
+
     def then(self, state: str, by: str, **changes: Any) -> StateEntry:
         """Return the next entry; `said`, `hint` and `result` aren't carried over."""
         now = time.time_ns() // 1_000_000
         cleared = {"said": "", "hint": "", "result": None, **changes}
         return replace(self, state=state, by=by, made_ms=now, token=secrets.token_hex(6), **cleared)
-
-    def to_json(self) -> bytes:
-        """Return the file's content."""
-        document = asdict(self)
-        document["result"] = None if self.result is None else dict(self.result)
-        document["runner"] = None if self.runner is None else self.runner.to_json()
-        return json.dumps(document, ensure_ascii=False).encode() + b"\n"
-
-    @classmethod
-    def from_json(cls, data: bytes) -> Self:
-        """Read the file's content. Raises ValueError."""
-        try:
-            document = parse_json(data, "the state of a job")
-            runner = document["runner"]
-            entry = cls(
-                **{**document, "runner": None if runner is None else Runner.from_json(runner)}
-            )
-        except (KeyError, TypeError) as error:
-            raise ValueError(f"no entry of a job: {error!r}") from None
-        if entry.state not in STATES:
-            raise ValueError(f"{entry.state!r} is no state of a job")
-        return entry
 
 
 def open_history(
@@ -104,6 +87,6 @@ def open_history(
 ) -> VersionedDocument[StateEntry]:
     """Open the entries of a job; `first` gives its state before there are any."""
     form = DocumentFormat(
-        StateEntry.to_json, StateEntry.from_json, first, "restore the file from a copy"
+        StateEntry.to_bytes, StateEntry.from_bytes, first, "restore the file from a copy"
     )
     return VersionedDocument(storage, f"jobs/{name}/state", form)

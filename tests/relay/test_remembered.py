@@ -75,7 +75,7 @@ def test_what_nobody_told_of_is_seen_after_a_while(
     log = RelayLog.open(s3_server.url())
     assert not log.control().apply_paused
     former = RelayLog.open(s3_server.url())
-    former.storage.create("control/000000000001.json", Control(apply_paused=True).to_json())
+    former.storage.create("control/000000000001.json", Control(apply_paused=True).to_bytes())
     monkeypatch.setattr(module, "REFRESH_INTERVAL_S", 0.0)
     assert log.control().apply_paused
 
