@@ -51,6 +51,7 @@ class FarProxy:
         asyncio.run_coroutine_threadsafe(self._end(), self._loop).result(60)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(60)
+        self._loop.close()
 
     def break_all(self) -> None:
         """Break every connection that is open."""
@@ -96,8 +97,12 @@ class FarProxy:
             return True
 
         try:
-            await asyncio.gather(self._carry(reader, forth, sent), self._carry(back, writer, came))
-        except (OSError, asyncio.CancelledError, _Cut):
+            # Not gather: it forgets a direction when the other one fails, and nothing else refers
+            # to that task, so it would be collected in the middle.
+            async with asyncio.TaskGroup() as directions:
+                directions.create_task(self._carry(reader, forth, sent))
+                directions.create_task(self._carry(back, writer, came))
+        except* (OSError, _Cut):
             pass
         finally:
             for one in pair:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -113,6 +115,27 @@ def test_a_session_of_tidb_that_is_lost_at_any_round_trip_says_so_and_that_it_pa
                 session.query("SELECT 1")
 
     assert len(_lost_at_each_round_trip(mariadb, work)) > 4
+
+
+def test_a_broken_connection_leaves_no_half_of_its_proxy_behind(
+    mariadb: MariaDBServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A collection of garbage at each of the loop's turns behind the break finds nothing of it."""
+    lost: list[object] = []
+    monkeypatch.setattr("sys.unraisablehook", lambda unraisable: lost.append(unraisable.object))
+
+    def collect(turns: int) -> None:
+        gc.collect()
+        if turns:
+            asyncio.get_running_loop().call_soon(collect, turns - 1)
+
+    def cut(_: int) -> bool:
+        collect(5)
+        return True
+
+    with FarProxy(mariadb.port, cut=cut) as proxy, pytest.raises(DownstreamError):
+        MySQLSession(replace(mariadb.downstream, port=proxy.port)).connect()
+    assert not lost
 
 
 def test_a_session_that_another_thread_closes_says_that_it_is_closed(

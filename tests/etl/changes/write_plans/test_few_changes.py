@@ -221,17 +221,30 @@ def test_what_few_changes_come_to_is_where_they_lead(
     segment = segment_of(table, changes)
     places = segment.tables[0][1]
     few = reduced_alone(segment, table, places)
-    assert few is not None
+    if few is None:
+        assert table is TABLES["unsigned"] and comes_back(table, before, after)
     general = changes_of(segment, table, places, StageTimings())
     assert isinstance(general, TableChanges)
     assert not [*general.as_bytes(9), *general.checks()]
-    for found in (few, general):
+    for found in (general,) if few is None else (few, general):
         rows = Rows(table, before)
         for step in [*found.deletes(), *found.loads()]:
             assert (step.full_name, step.commit_ts) == ("d.t", 10 + (2 * len(changes) - 1) // 4)
             rows.execute(step)
         assert sorted(rows.rows.values()) == sorted(rows.as_text(row) for row in after)
-    assert (few.first_ts, few.last_ts) == (general.first_ts, general.last_ts)
+    if few is not None:
+        assert (few.first_ts, few.last_ts) == (general.first_ts, general.last_ts)
+
+
+def comes_back(table: Table, before: list[Row], after: list[Row]) -> bool:
+    """Return whether a row was deleted and another one with its key was inserted.
+
+    The key is then the row's handle in one image and a column in the other. If it is unsigned the
+    two are written in different ways, which the kernel doesn't compare. Every other history must
+    be taken.
+    """
+    former = {key_of(table, row): row[ROWID_NAME] for row in before}
+    return any(former.get(key_of(table, row), row[ROWID_NAME]) != row[ROWID_NAME] for row in after)
 
 
 def row(a: int, v: str = "x", **more: Any) -> Row:
@@ -297,6 +310,9 @@ def test_what_takes_a_closer_look_is_left_to_others() -> None:
         )
         is None
     )
+    unsigned = TABLES["unsigned"]
+    back = [(DELETE, encode_delete(unsigned, row(1))), (INSERT, encode_insert(unsigned, row(1)))]
+    assert few_of(unsigned, back) is None, "the key is written in two ways"
     for doubt in (
         {"safe": True}, {"replayed": True},
         {"partial": frozenset({table.id})}, {"sources": {table.id: "x"}},

@@ -233,7 +233,7 @@ CASES = {
                 c
                 for (c,) in s.query(
                     "SELECT COLUMN_NAME FROM information_schema.COLUMNS WHERE TABLE_SCHEMA='d' AND"
-                    " TABLE_NAME='t'"
+                    " TABLE_NAME='t' ORDER BY ORDINAL_POSITION"
                 )
             ]
             == ["id", "c"]
