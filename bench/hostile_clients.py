@@ -6,19 +6,16 @@ Each plays its part until its `stop` is set, and begins again when the pump drop
 from __future__ import annotations
 
 import contextlib
-import os
 import socket
 import threading
 import time
 import zlib
-from collections import deque
 from collections.abc import Callable
 
 import grpc
 
 from sluice.pump_service.grpc_fastpath import frames as f
 from sluice.pump_service.grpc_fastpath.hpack import encode_headers
-from sluice.pump_service.listener import raise_nofile_limit
 from sluice.tidb import pb, tso
 
 _PAUSE_S = 0.05
@@ -328,41 +325,6 @@ def frames_before_a_call(address: str, cluster_id: int, stop: Stop) -> None:
         connection.close()
 
 
-def _crowd(address: str, count: int, stop: Stop) -> None:
-    raise_nofile_limit()
-    connections: deque[Connection] = deque()
-    part = (
-        f.frame(f.HEADERS, 0, 1, b"\0\x7f" + bytes(16_000))
-        + f.frame(f.CONTINUATION, 0, 1, bytes(16_000)) * 2
-    )
-    number = 0
-    while not stop.is_set():
-        with contextlib.suppress(OSError):
-            connections.append(Connection(address, source=f"127.0.0.{2 + number % 100}"))
-            connections[-1].send(part)
-        number += 1
-        if len(connections) > count:
-            connections.popleft().close()
-            time.sleep(0.01)
-    for connection in connections:
-        connection.close()
-
-
-def crowd_of_200(address: str, cluster_id: int, stop: Stop) -> None:
-    """200 connections, each with a header block of 48 KB that doesn't end."""
-    _crowd(address, 200, stop)
-
-
-def crowd_of_2000(address: str, cluster_id: int, stop: Stop) -> None:
-    """Do the same by 2,000."""
-    _crowd(address, 2000, stop)
-
-
-def crowd_of_8000(address: str, cluster_id: int, stop: Stop) -> None:
-    """Do the same by 8,000."""
-    _crowd(address, 8000, stop)
-
-
 Client = Callable[[str, int, Stop], None]
 CLIENTS: dict[str, Client] = {
     client.__name__.replace("_", "-"): client
@@ -385,34 +347,5 @@ CLIENTS: dict[str, Client] = {
         messages_that_expand,
         unfinished_messages,
         frames_before_a_call,
-        crowd_of_200,
     )
 }
-LARGE: dict[str, Client] = {
-    client.__name__.replace("_", "-"): client for client in (crowd_of_2000, crowd_of_8000)
-}
-"""Clients that take thousands of descriptors."""
-
-
-def attack(address: str, cluster_id: int, names: list[str], seconds: float) -> None:
-    """Play these clients side by side, a thread each, for so long."""
-    os.nice(5)  # what they take of the machine isn't what is measured
-    stop = threading.Event()
-    known = CLIENTS | LARGE
-    threads = [
-        threading.Thread(target=_again, args=(known[name], address, cluster_id, stop), daemon=True)
-        for name in names
-    ]
-    for thread in threads:
-        thread.start()
-    time.sleep(seconds)
-    stop.set()
-    for thread in threads:
-        thread.join(5)
-
-
-def _again(client: Client, address: str, cluster_id: int, stop: Stop) -> None:
-    while not stop.is_set():
-        with contextlib.suppress(OSError, grpc.RpcError):
-            client(address, cluster_id, stop)
-        stop.wait(_PAUSE_S)

@@ -1,31 +1,37 @@
 """Hostile clients side by side with an ordinary writer: what it waits, and what the pump takes.
 
     python -m sluice.bench.hostile_clients_bench [--seconds 20] [--home DIR] [--only NAME ...]
+    python -m sluice.bench.hostile_clients_bench --seconds 6 --crowds
 
 Starts etcd, the stand-in cluster and one pump, gives it a backlog, and measures the writer alone,
 then beside every client of `sluice.bench.hostile_clients`. The writer sends at a fixed rate
 whatever the pump does (a call that has to wait delays none of the next), and its latencies count
 from when a call was due. Reports p50, p99 and the longest wait, the pump's peak of memory and
-threads, and the longest that /status took.
+threads, and the longest that /status took. `--crowds` takes one crowd after the other
+(`sluice.bench.hostile_crowds`), each beside a fresh pump.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import multiprocessing
+import os
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import grpc
 import httpx
 import numpy as np
 import psutil
 
-from sluice.bench.hostile_clients import CLIENTS, LARGE, attack
+from sluice.bench.hostile_clients import CLIENTS, Client
+from sluice.bench.hostile_crowds import CROWDS
 from sluice.bench.memory import Peak
 from sluice.bench.pump_load import Clock, Messages
 from sluice.pump_service.grpc_fastpath import FastPathClient
@@ -34,6 +40,8 @@ from sluice.tidb import pb
 _RATE = 200  # calls a second
 _BACKLOG_MIB = 100
 _BACKLOG_BYTES = 15_000  # of a Prewrite
+_PAUSE_S = 0.05
+_KNOWN = CLIENTS | CROWDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +171,29 @@ def _write(address: str, cluster_id: int, seconds: float, rate: float) -> tuple[
     return waits, failures + len(due)
 
 
+def attack(address: str, cluster_id: int, names: list[str], seconds: float) -> None:
+    """Play these clients side by side, a thread each, for `seconds`."""
+    os.nice(5)  # what they take of the machine isn't what is measured
+    stop = threading.Event()
+    threads = [
+        threading.Thread(target=_again, args=(_KNOWN[name], address, cluster_id, stop), daemon=True)
+        for name in names
+    ]
+    for thread in threads:
+        thread.start()
+    time.sleep(seconds)
+    stop.set()
+    for thread in threads:
+        thread.join(5)
+
+
+def _again(client: Client, address: str, cluster_id: int, stop: threading.Event) -> None:
+    while not stop.is_set():
+        with contextlib.suppress(OSError, grpc.RpcError):
+            client(address, cluster_id, stop)
+        stop.wait(_PAUSE_S)
+
+
 def beside(  # noqa: PLR0913 the pump, the clients, the time: the last has a default
     address: str,
     cluster_id: int,
@@ -192,6 +223,27 @@ def beside(  # noqa: PLR0913 the pump, the clients, the time: the last has a def
             process.join(10)
 
 
+def crowd_table(
+    pump_of: Callable[[], tuple[str, int, psutil.Process]], names: Iterable[str], seconds: float
+) -> None:
+    """Print what each crowd of these names makes of a fresh pump, and of a writer's waits.
+
+    `pump_of` starts a pump and returns its address, its cluster's id and its process. The writer's
+    p99 without a crowd is measured right before.
+    """
+    for name in names:
+        address, cluster_id, pump = pump_of()
+        alone = observe(address, cluster_id, pump, seconds)
+        crowded = beside(address, cluster_id, pump, [name], seconds)
+        ratio = crowded.p99_ms / alone.p99_ms
+        print(
+            f"{name:<28} MiB {alone.rss_peak_mib} to {crowded.rss_peak_mib}, p99 {alone.p99_ms} to"
+            f" {crowded.p99_ms} ms ({ratio:.1f} times), failed {crowded.failed}, cores"
+            f" {crowded.pump_cpu}",
+            flush=True,
+        )
+
+
 def main() -> int:
     """Run the script."""
     from sluice.devstack import LOOPBACK, Stack
@@ -200,12 +252,19 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("--seconds", type=float, default=20.0)
     parser.add_argument("--home", type=Path)
-    parser.add_argument("--only", action="append", choices=sorted(CLIENTS | LARGE))
+    parser.add_argument("--only", action="append", choices=sorted(_KNOWN))
     parser.add_argument("--each", action="store_true", help="each client by itself, too")
+    parser.add_argument("--crowds", action="store_true", help="crowds instead, each by itself")
     options = parser.parse_args()
     stack = Stack(options.home)
     stack.down()
     stack.wipe("etcd", "cluster", "pump-1")
+
+    def pump_of() -> tuple[str, int, psutil.Process]:
+        stack.stop(["pump-1"])
+        stack.up(("pump-1",), live=True)
+        return address, cluster_id, psutil.Process(stack.state().parts["pump-1"].process.pid)
+
     try:
         stack.up(("etcd", "cluster", "pump-1"), live=True)
         site = stack.site()
@@ -214,6 +273,9 @@ def main() -> int:
             cluster_id = pd.cluster_id
         pump = psutil.Process(stack.state().parts["pump-1"].process.pid)
         write_backlog(address, cluster_id, _BACKLOG_MIB)
+        if options.crowds:
+            crowd_table(pump_of, options.only or CROWDS, options.seconds)
+            return 0
         names = options.only or sorted(CLIENTS)
         phases = {"alone": observe(address, cluster_id, pump, options.seconds)}
         for name in names if options.each else ():
