@@ -5,12 +5,11 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterator
-from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 import click
 from rich.console import Console
-from rich.progress import BarColumn, TaskID, TextColumn
+from rich.progress import BarColumn, ProgressColumn, TaskID, TextColumn
 from rich.progress import Progress as Bars
 from rich.table import Column
 
@@ -25,33 +24,43 @@ _LINE_INTERVAL_S = 2.0
 _REDRAW_INTERVAL_S = 1.0
 
 
-class CopyProgress:
-    """Shows bytes read, rows written, the rate and how long it will take."""
+class TerminalBars:
+    """Bars on standard error; none where that is no terminal."""
 
-    def __init__(self) -> None:
-        self._console = Console(stderr=True)
-        self._bars: Bars | None = None
-        self._task = TaskID(0)
+    def __init__(self, *columns: ProgressColumn) -> None:
+        self._console = console = Console(stderr=True)
+        self._bars = (
+            Bars(*columns, console=console, transient=True) if console.is_terminal else None
+        )
         self._printed = 0.0
 
     def __enter__(self) -> Self:
-        if self._console.is_terminal:
-            note = TextColumn(
-                "{task.fields[note]}", markup=False, table_column=Column(no_wrap=True)
-            )
-            self._bars = Bars(BarColumn(bar_width=20), note, console=self._console, transient=True)
+        if self._bars is not None:
             self._bars.start()
-            self._task = self._bars.add_task("", total=None, note="")
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._bars is not None:
             self._bars.stop()
+
+    def _is_line_due(self) -> bool:
+        """Return whether the last line is 2 s old; if so, the next one is printed now."""
+        now = time.monotonic()
+        is_due = now - self._printed >= _LINE_INTERVAL_S
+        if is_due:
+            self._printed = now
+        return is_due
+
+
+class CopyProgress(TerminalBars):
+    """Shows bytes read, rows written, the rate and how long it will take."""
+
+    def __init__(self) -> None:
+        note = TextColumn("{task.fields[note]}", markup=False, table_column=Column(no_wrap=True))
+        super().__init__(BarColumn(bar_width=20), note)
+        self._task = TaskID(0)
+        if self._bars is not None:
+            self._task = self._bars.add_task("", total=None, note="")
 
     def show(self, progress: CopyProgressCounts) -> None:
         """Show how far it is."""
@@ -63,13 +72,11 @@ class CopyProgress:
         self._show(whole.done.bytes_of_plan, whole.bytes_in_all, job_text(progress))
 
     def _show(self, done: int, in_all: int, text: str) -> None:
-        now = time.monotonic()
         if self._bars is not None:
             self._bars.update(
                 self._task, completed=min(done, in_all), total=in_all or None, note=text
             )
-        elif text and now - self._printed >= _LINE_INTERVAL_S:
-            self._printed = now
+        elif text and self._is_line_due():
             click.echo(text, err=True)
 
 

@@ -3,57 +3,33 @@
 from __future__ import annotations
 
 import time
-from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 import click
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn
-from rich.progress import Progress as Bars
 
-from sluice.cli._copy_progress import copy_text
+from sluice.cli._copy_progress import TerminalBars, copy_text
 from sluice.devstack.progress_view import ReplicationProgress
 
 if TYPE_CHECKING:
     from sluice.etl.copy import CopyProgressCounts as CopyProgress
 
-_LINE_INTERVAL_S = 2.0
 
-
-class ReplayProgress:
+class ReplayProgress(TerminalBars):
     """Shows transactions received, landed and applied, and the lag.
 
     Lines printed through `say` stay above the bars.
     """
 
     def __init__(self) -> None:
-        self._console = Console(stderr=True)
-        self._bars: Bars | None = None
+        super().__init__(
+            TextColumn("{task.description:<14}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[note]}"),
+        )
         self._tasks: dict[str, TaskID] = {}
-        self._printed = 0.0
         self._last: tuple[object, ...] = ()
-
-    def __enter__(self) -> Self:
-        if self._console.is_terminal:
-            self._bars = Bars(
-                TextColumn("{task.description:<14}"),
-                BarColumn(),
-                MofNCompleteColumn(),
-                TextColumn("{task.fields[note]}"),
-                console=self._console,
-                transient=True,
-            )
-            self._bars.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self._bars is not None:
-            self._bars.stop()
 
     def say(self, line: str) -> None:
         """Print a line."""
@@ -64,8 +40,7 @@ class ReplayProgress:
 
     def show_copy(self, progress: CopyProgress, what: str) -> None:
         """Show how far a copy is, or `what` else copies."""
-        now = time.monotonic()
-        text = copy_text(progress, now)
+        text = copy_text(progress, time.monotonic())
         if self._bars is not None:
             name = "copied"
             if name not in self._tasks:
@@ -76,8 +51,7 @@ class ReplayProgress:
                 total=progress.chunks_in_all or None,
                 note=text,
             )
-        elif now - self._printed >= _LINE_INTERVAL_S:
-            self._printed = now
+        elif self._is_line_due():
             click.echo(f"{what}: {text}", err=True)
 
     def show(self, what: str, total: int, progress: ReplicationProgress, copied: int = 0) -> None:
@@ -102,10 +76,9 @@ class ReplayProgress:
                 left = total - copied if name != "received" else total
                 self._bars.update(self._tasks[name], completed=count, total=left or None, note=note)
             return
-        now = time.monotonic()
         key = (what, *counts.values())
-        if now - self._printed >= _LINE_INTERVAL_S and key != self._last:
-            self._printed, self._last = now, key
+        if key != self._last and self._is_line_due():
+            self._last = key
             click.echo(
                 f"{what}: transactions "
                 + ", ".join(f"{count:,} {name}" for name, count in counts.items())

@@ -24,6 +24,11 @@ class Deadline:
         return time.monotonic() >= self.at
 
 
+def doubled(failures: int, least: float, most: float) -> float:
+    """Return `least` doubled for each of the `failures` so far, `most` at the most."""
+    return min(most, least * 2.0 ** min(failures, 30))
+
+
 class Backoff:
     """Exponential waits with jitter, counted apart for each kind of failure.
 
@@ -44,5 +49,5 @@ class Backoff:
             return False
         count = self._waits.get(kind, 0)
         self._waits[kind] = count + 1
-        full = min(cap_ms, base_ms * 2 ** min(count, 30))
+        full = doubled(count, base_ms, cap_ms)
         return not self._sleep(min(left, random.uniform(max(base_ms, full / 2), full) / 1000))

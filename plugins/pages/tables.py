@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Callable, Hashable
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 
-from sluice.etl.history.tables import TableSelection
+from sluice.etl.history.tables import DownstreamTables, TableCatalog, TableSelection
+from sluice.etl.settings.pipelines import NamedPipeline
 from sluice.plugins.pages.table_list import (
     PAGE_SIZE,
     history_document,
@@ -44,6 +46,24 @@ def _selection(
     return TableSelection(find, only, sort, bool(down), page * PAGE_SIZE, PAGE_SIZE)
 
 
+async def _answer_known(
+    request: Request,
+    pipeline: NamedPipeline,
+    key: Hashable,
+    document: Callable[[TableCatalog, DownstreamTables], Any],
+) -> Response:
+    """Answer with what `document` makes of the known tables and of the downstream's."""
+    try:
+        known, _ = await response_cache.get(
+            ("known tables", pipeline), lambda: known_tables_and_replica(pipeline), _CACHE_TTL_S
+        )
+    except StillComputing:
+        return accepted()
+    except Exception as error:
+        return error_response(error)
+    return await answer(request, ("tables", pipeline, key), lambda: document(*known), 1.0)
+
+
 @router.get("/tables")
 async def tables(
     request: Request,
@@ -51,32 +71,16 @@ async def tables(
     wanted: Annotated[TableSelection, Depends(_selection)],
 ) -> Response:
     """Return a page of the tables."""
-    try:
-        (found, replica), _ = await response_cache.get(
-            ("known tables", pipeline), lambda: known_tables_and_replica(pipeline), _CACHE_TTL_S
-        )
-    except StillComputing:
-        return accepted()
-    except Exception as error:
-        return error_response(error)
-    return await answer(
-        request, ("tables", pipeline, wanted), lambda: tables_document(found, replica, wanted), 1.0
+    return await _answer_known(
+        request, pipeline, wanted, lambda found, replica: tables_document(found, replica, wanted)
     )
 
 
 @router.get("/tables/one")
 async def table(request: Request, pipeline: PipelineParam, name: Name) -> Response:
     """Return one table."""
-    try:
-        (found, replica), _ = await response_cache.get(
-            ("known tables", pipeline), lambda: known_tables_and_replica(pipeline), _CACHE_TTL_S
-        )
-    except StillComputing:
-        return accepted()
-    except Exception as error:
-        return error_response(error)
-    return await answer(
-        request, ("table", pipeline, name), lambda: table_document(found, replica, name), 1.0
+    return await _answer_known(
+        request, pipeline, name, lambda found, replica: table_document(found, replica, name)
     )
 
 

@@ -16,12 +16,13 @@ from sluice.errors import SluiceError
 from sluice.pump_service.capture.coverage import Coverage, Piece, PieceState
 from sluice.pump_service.capture.matcher import Matcher, MatcherTotals, UnmatchedCommitError
 from sluice.tidb import pb
+from sluice.tidb.backoff import doubled
 from sluice.tidb.codec.memcomparable import encode_bytes
 from sluice.tidb.pd import Peer, Region
 
 _MAX_SCANNING = 512
 """Subscriptions of a store that are not live yet; more would only queue in TiKV."""
-_RETRY_S, _MAX_RETRY_S = 0.1, 5.0
+_RETRY_RANGE_S = 0.1, 5.0
 _STREAM_RETRY_S = 1.0
 _SILENT_S = 60.0
 """A live subscription of which nothing was heard, not even a resolved ts, is renewed after this
@@ -239,18 +240,19 @@ class Subscriptions:
                 piece,
                 region,
                 Peer(leader.id, leader.store_id),
-                now + _delay(piece.failures - 1) - _RETRY_S,
+                now + doubled(piece.failures - 1, *_RETRY_RANGE_S) - _RETRY_RANGE_S[0],
             )
         elif kind in ("server_is_busy", "congested") and region.leader is not None:
             piece.failures += 1
-            delay = max(_delay(piece.failures), error.server_is_busy.backoff_ms / 1000)
+            least_s = error.server_is_busy.backoff_ms / 1000
+            delay = max(doubled(piece.failures, *_RETRY_RANGE_S), least_s)
             self._wait(piece, region, Peer(0, found.store.id), now + delay)
         else:
             self._retry(piece, now)
 
     def _retry(self, piece: Piece, now: float, least_s: float = 0.0) -> None:
         """Ask PD for the region of a piece after a while."""
-        piece.not_before = now + max(_delay(piece.failures), least_s)
+        piece.not_before = now + max(doubled(piece.failures, *_RETRY_RANGE_S), least_s)
         piece.failures += 1
         self.coverage.mark(piece, PieceState.UNKNOWN)
 
@@ -315,7 +317,3 @@ class Subscriptions:
             found.store.scanning -= 1
         found.matcher.close()
         del found.store.subscriptions[found.request_id, found.region.id]
-
-
-def _delay(failures: int) -> float:
-    return float(min(_RETRY_S * 2 ** min(failures, 10), _MAX_RETRY_S))

@@ -17,17 +17,15 @@ _MAX_ATTEMPTS = 3
 _FIRST_RETRY_DELAY_S = 1.0
 
 
-def notify_drainers(
-    drainers: Sequence[NodeStatus], tls: TLS | None = None, budget_s: float = _TOTAL_TIMEOUT_S
-) -> None:
+def notify_drainers(drainers: Sequence[NodeStatus], tls: TLS | None = None) -> None:
     """Call `binlog.Cistern/Notify` on each drainer.
 
-    Makes 3 attempts each, `budget_s` seconds in total. Raises RuntimeError that names the drainer
+    Makes 3 attempts each, 10 s in total. Raises RuntimeError that names the drainer
     that doesn't answer.
     """
     import grpc
 
-    deadline = time.monotonic() + budget_s
+    deadline = time.monotonic() + _TOTAL_TIMEOUT_S
     for drainer in drainers:
         wait = _FIRST_RETRY_DELAY_S
         with open_channel(drainer.host, tls) as channel:

@@ -38,10 +38,14 @@ def begin_of_indexing(
         index.set_complete(complete=False)
         return first
     if begin <= first:
-        if index.was_rebuilt and first.fid > 0:
-            index.save_gc_ts(_estimate_gc_ts(value_log))
-        elif index.was_rebuilt and index.is_captured:
-            index.save_gc_ts(_beginning(value_log))
+        if index.was_rebuilt:
+            tp, ts = _first_timestamp(value_log)
+            if first.fid > 0 and ts:
+                # What was purged is older than this by at most the slack kept for late Commits.
+                index.save_gc_ts(ts + LATE_COMMIT_SLACK)
+            elif index.is_captured and tp != PREWRITE:
+                # A capture's first record is a fake binlog where it began.
+                index.save_gc_ts(ts)
         return first
     if not value_log.holds_record(begin):
         log.error(
@@ -52,25 +56,12 @@ def begin_of_indexing(
     return begin
 
 
-def _beginning(value_log: ValueLog) -> int:
-    """Return where a capture began: its first record is a fake binlog there; 0 without one."""
-    for batch in value_log.scan(value_log.first, value_log.end):
-        if len(batch.tps):
-            return 0 if batch.tps[0] == PREWRITE else int(batch.commits[0])
-    return 0
-
-
-def _estimate_gc_ts(value_log: ValueLog) -> int:
-    """Estimate gcTS, which is lost with the index.
-
-    Segments have been purged, and their records are older than what is left by at most the slack
-    kept for late Commits.
-    """
+def _first_timestamp(value_log: ValueLog) -> tuple[int, int]:
+    """Return kind and timestamp (TSO) of the first record that has one; 0 without one."""
     for batch in value_log.scan(value_log.first, value_log.end):
         for tp, start, commit in zip(
             batch.tps.tolist(), batch.starts.tolist(), batch.commits.tolist(), strict=True
         ):
-            ts = start if tp == PREWRITE else commit
-            if ts:
-                return int(ts) + LATE_COMMIT_SLACK
-    return 0
+            if ts := start if tp == PREWRITE else commit:
+                return tp, ts
+    return PREWRITE, 0

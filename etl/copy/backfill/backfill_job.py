@@ -38,6 +38,7 @@ from sluice.relay.aligned_chunks import (
 )
 from sluice.relay.jobs import JobCounts, JobRun, StopRequested, TableProgress
 from sluice.relay.storage import Storage
+from sluice.tidb.backoff import doubled
 from sluice.tidb.folded import folded
 from sluice.tidb.schema import Table
 
@@ -422,7 +423,7 @@ class BackfillJob:
                 f" times, the last time because: {why}",
                 hint="see to that, then `sluice jobs resume` goes on with it",
             )
-        time.sleep(min(0.05 * 2 ** self._attempts[chunk.number], 2.0))
+        time.sleep(doubled(self._attempts[chunk.number], 0.05, 2.0))
 
     # What became of it
 
