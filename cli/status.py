@@ -229,7 +229,8 @@ def _order_lines(orders: dict[str, Any]) -> list[str]:
 def _pipeline_lines(status: dict[str, Any]) -> list[str]:
     relay, checkpoint = status["relay"], status["checkpoint"]
     landed = f"{relay['lo']} to {tso.text(relay['hi'])}" if relay["hi"] else "nothing yet"
-    lines = [f"relay log   {relay['url']}", f"landed      {landed}"]
+    source = f", from {status['landed_from']}" if status["landed_from"] else ""
+    lines = [f"relay log   {relay['url']}", f"landed      {landed}{source}"]
     if "downstream" in status["errors"]:
         lines.append(f"checkpoint  unknown: {status['errors']['downstream']}")
     else:

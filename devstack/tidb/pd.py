@@ -14,6 +14,8 @@ from sluice.tidb import pb, pb_grpc
 from sluice.tidb.tso import logical, physical_ms
 
 _TIDB_VERSION = "6.6.0"
+CAPTURED_VERSION = "8.5.0"
+"""Version of a cluster without binlogs, whose changes are captured."""
 
 
 class PDService(pb_grpc.pd.PDServicer):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
+from typing import Protocol
 
 from sluice.tidb import PumpClient, WriteTimes
 
@@ -52,3 +54,42 @@ class PumpWriter:
         """Close the connections; what is still on its way fails."""
         if self._client is not None:
             await asyncio.to_thread(self._client.close)
+
+
+class TransactionWriter(Protocol):
+    """Where a TiDB writes a transaction: to pumps, or to a TiKV that is captured."""
+
+    async def open(self) -> None: ...
+
+    async def prewrite(self, start_ts: int, payload: bytes) -> None: ...
+
+    async def finish(self, start_ts: int, payload: bytes) -> None: ...
+
+    async def close(self) -> None: ...
+
+
+class SeveralWriters:
+    """Write to each of several, as a TiDB with binlogs does whose TiKV is captured."""
+
+    def __init__(self, writers: Sequence[TransactionWriter]) -> None:
+        self._writers = writers
+
+    async def open(self) -> None:
+        """Open all."""
+        for writer in self._writers:
+            await writer.open()
+
+    async def prewrite(self, start_ts: int, payload: bytes) -> None:
+        """Return when the last one has it."""
+        for writer in self._writers:
+            await writer.prewrite(start_ts, payload)
+
+    async def finish(self, start_ts: int, payload: bytes) -> None:
+        """End the transaction at all."""
+        for writer in self._writers:
+            await writer.finish(start_ts, payload)
+
+    async def close(self) -> None:
+        """Close all."""
+        for writer in self._writers:
+            await writer.close()

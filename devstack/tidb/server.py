@@ -27,9 +27,14 @@ from sluice.devstack.tidb.ddl_history import DDLHistory
 from sluice.devstack.tidb.ddl_writer import ColumnSpec, DDLWriter
 from sluice.devstack.tidb.etcd_proxy import EtcdProxy
 from sluice.devstack.tidb.oracle import Oracle
-from sluice.devstack.tidb.pd import PDService
+from sluice.devstack.tidb.pd import CAPTURED_VERSION, PDService
 from sluice.devstack.tidb.player import RecordingPlayer, ReplayError, ReplayOptions
-from sluice.devstack.tidb.pump_writer import STRATEGIES, PumpWriter
+from sluice.devstack.tidb.pump_writer import (
+    STRATEGIES,
+    PumpWriter,
+    SeveralWriters,
+    TransactionWriter,
+)
 from sluice.devstack.tidb.regions import RegionMap
 from sluice.devstack.tidb.sql import ClusterState, SQLServer, Versions
 from sluice.devstack.tidb.store import Store
@@ -131,6 +136,8 @@ class Cluster:
         self._pd = pd = PDService(
             self.cluster_id, f"http://{self._address}", stores, self.oracle, self.regions
         )
+        if self._options.has_capture:
+            pd.version = CAPTURED_VERSION
         pb_grpc.pd.add_PDServicer_to_server(pd, self._server)  # type: ignore[no-untyped-call] # generated
         self._add_store(self._server, _STORE_ID)
         self._server.add_generic_rpc_handlers((self._proxy,))
@@ -252,7 +259,10 @@ class Cluster:
         return await self.status({})
 
     async def start_workload(self, parameters: dict[str, Any]) -> dict[str, Any]:
-        """POST /workload: starts it and returns at once."""
+        """POST /workload: starts it and returns at once.
+
+        With `binlogs` a TiDB whose TiKV is captured sends binlogs to the pumps, too.
+        """
         self._check_free()
         if self.recording is not None and self.state == "idle":
             raise RequestRejected(
@@ -260,12 +270,12 @@ class Cluster:
                 "a workload would come before the recording in time; replay it first, or start"
                 " without one",
             )
-        strategy = parameters.pop("strategy", None)
+        of_writer = {name: parameters.pop(name, None) for name in ("strategy", "binlogs")}
         try:
             options = WorkloadOptions.from_json(parameters)
         except WorkloadError as error:
             raise RequestRejected(400, str(error)) from error
-        writer = self._writer({"strategy": strategy})
+        writer = self._writer(of_writer)
         await self._open(writer)
         self._workload = Workload(options, writer, self._upstream, self._workload)
         self._task = asyncio.create_task(self._run_workload(self._workload, writer))
@@ -452,7 +462,7 @@ class Cluster:
     def _new_collations(self) -> bool:
         return recorded_new_collations(self.recording) if self.recording else True
 
-    async def _open(self, writer: PumpWriter | ChangeWriter) -> None:
+    async def _open(self, writer: TransactionWriter) -> None:
         self._opening = True
         try:
             await asyncio.wait_for(writer.open(), _OPEN_TIMEOUT_S)
@@ -468,24 +478,23 @@ class Cluster:
                 409, "a replay or a workload is running; wait for it, or POST /stop"
             )
 
-    def _writer(self, parameters: dict[str, Any]) -> PumpWriter | ChangeWriter:
+    def _writer(self, parameters: dict[str, Any]) -> TransactionWriter:
         strategy = parameters.get("strategy") or "range"
         if strategy not in STRATEGIES:
             raise RequestRejected(400, f"strategy {strategy!r}: one of {', '.join(STRATEGIES)}")
-        if self._capture is not None:
+        if self._capture is not None and not parameters.get("binlogs"):
             return self._capture
-        return PumpWriter(f"http://{self._address}", self.cluster_id, strategy)
+        pumps = PumpWriter(f"http://{self._address}", self.cluster_id, strategy)
+        return pumps if self._capture is None else SeveralWriters((pumps, self._capture))
 
-    async def _run_replay(self, player: RecordingPlayer, writer: PumpWriter | ChangeWriter) -> None:
+    async def _run_replay(self, player: RecordingPlayer, writer: TransactionWriter) -> None:
         await self._run(player.run(), writer)
         self.state = "failed" if self.error else "done" if player.complete else "stopped"
 
-    async def _run_workload(self, workload: Workload, writer: PumpWriter | ChangeWriter) -> None:
+    async def _run_workload(self, workload: Workload, writer: TransactionWriter) -> None:
         await self._run(workload.run(), writer)
 
-    async def _run(
-        self, work: Coroutine[Any, Any, None], writer: PumpWriter | ChangeWriter
-    ) -> None:
+    async def _run(self, work: Coroutine[Any, Any, None], writer: TransactionWriter) -> None:
         self.error = None
         try:
             await work

@@ -13,9 +13,8 @@ import time
 import uuid
 from dataclasses import dataclass
 
-from sluice.devstack.tidb.change_writer import ChangeWriter
 from sluice.devstack.tidb.lease import EtcdLease
-from sluice.devstack.tidb.pump_writer import PumpWriter
+from sluice.devstack.tidb.pump_writer import TransactionWriter
 from sluice.devstack.tidb.upstream_state import UpstreamState
 from sluice.tidb import PumpWriteError, pb
 
@@ -38,7 +37,7 @@ class TiDBServer:
         self,
         address: str,
         etcd_url: str,
-        writer: PumpWriter | ChangeWriter,
+        writer: TransactionWriter,
         state: UpstreamState,
         ttl_s: int = 45,
     ) -> None:
@@ -120,7 +119,7 @@ class TiDBServer:
         with contextlib.suppress(PumpWriteError):
             await self._writer.finish(start_ts, binlog)
 
-    async def reconnect(self, writer: PumpWriter | ChangeWriter) -> None:
+    async def reconnect(self, writer: TransactionWriter) -> None:
         """Loses its connections to the pumps, and gets new ones."""
         await self._writer.close()
         self._writer = writer

@@ -58,6 +58,7 @@ def status(settings: Settings) -> dict[str, Any]:
             "lo": first.lo if first else None,
             "hi": last.hi if last else None,
         },
+        "landed_from": _landed_from(relay),
         "checkpoint": at,
         "consistent": checkpoint.consistent if checkpoint else None,
         "written_by": _written_by(settings.target, relay, checkpoint),
@@ -71,6 +72,14 @@ def status(settings: Settings) -> dict[str, Any]:
         "pumps": asked.values.get("upstream", []),
         "errors": asked.errors,
     }
+
+
+def _landed_from(relay: RelayLog) -> str | None:
+    """Return what landing reads, `binlogs` or `captured changes`; None before its first window."""
+    pumps = relay.known_pumps.load().pumps.values()
+    if not pumps:
+        return None
+    return "captured changes" if any(pump.is_captured for pump in pumps) else "binlogs"
 
 
 def _checkpoint_of(settings: Settings, cluster_id: int) -> Checkpoint | None:

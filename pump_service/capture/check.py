@@ -11,19 +11,22 @@ from dataclasses import dataclass
 import grpc
 
 from sluice.pump_service.capture.capture import REGIONS_PER_CALL, SPANS
+from sluice.pump_service.capture.streams import METADATA, METHOD
 from sluice.tidb import EtcdClient, EtcdError, tso
 from sluice.tidb.etcd.topology import PREFIX
 from sluice.tidb.pd import PDClient, PDError, Store
-from sluice.tidb.rpc import TLS, Channels
+from sluice.tidb.rpc import TLS, Channels, describe, status
 
 OLDEST_VERSION = (7, 5)
+_OLDEST = ".".join(map(str, OLDEST_VERSION))
+_MANY_REGIONS = 100_000
+"""A pump subscribes so many in 1 GiB of memory."""
 _SERVICE_ID = "sluice-capture-check"
 _SERVICE_TTL_S = 60
 """PD forgets the check's service safe point after this time, if the check is killed before."""
 _CONNECT_TIMEOUT_S = 5.0
 _REGION_RETRIES, _REGION_RETRY_S = 10, 0.1
-_VERSION = re.compile(r"(?:[\d.]+-TiDB-)?v?(\d+)\.(\d+)")
-"""TiDB puts the version of the MySQL that it speaks like in front of its own."""
+_VERSION = re.compile(r"v?(\d+)\.(\d+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,28 +69,46 @@ def _stores(pd: PDClient, tls: TLS | None) -> Iterator[CheckResult]:
 
 
 def _version(name: str, version: str) -> CheckResult:
-    found = _VERSION.match(version)
-    oldest = ".".join(map(str, OLDEST_VERSION))
+    # TiDB puts the version of the MySQL that it speaks like in front of its own.
+    found = _VERSION.match(version.rpartition("-TiDB-")[2])
     if found is None or (int(found[1]), int(found[2])) < OLDEST_VERSION:
         return CheckResult(
-            f"{name}: version {version!r} is older than {oldest}, or unknown",
-            f"upgrade to {oldest}, and replicate by binlogs until then",
+            f"{name}: version {version!r} is older than {_OLDEST}, or unknown",
+            f"upgrade to {_OLDEST}, and replicate by binlogs until then",
         )
     return CheckResult(f"{name}: version {version}")
 
 
 def _connection(channels: Channels, store: Store, tls: TLS | None) -> CheckResult:
-    way = "with TLS" if tls else "without TLS"
+    """Open and end a stream of change data, which shows the way, TLS, rights and the method."""
+    name, way = f"TiKV {store.address}", "with TLS" if tls else "without TLS"
     try:
-        grpc.channel_ready_future(channels.get(store.address)).result(_CONNECT_TIMEOUT_S)
+        channel = channels.get(store.address)
+        grpc.channel_ready_future(channel).result(_CONNECT_TIMEOUT_S)
     except (grpc.FutureTimeoutError, OSError) as error:
         why = str(error) or f"no connection within {_CONNECT_TIMEOUT_S:.0f} s"
         return CheckResult(
-            f"TiKV {store.address}: can't be reached {way}: {why}",
+            f"{name}: can't be reached {way}: {why}",
             "run the check on the pump's host; check the firewall, and [upstream] ssl-ca, ssl-cert"
             " and ssl-key",
         )
-    return CheckResult(f"TiKV {store.address}: reached {way}")
+    call = channel.stream_stream(METHOD, None, None)
+    try:
+        for _ in call(iter(()), metadata=METADATA, timeout=_CONNECT_TIMEOUT_S):
+            break
+    except grpc.RpcError as error:
+        found = status(error)
+        if found is grpc.StatusCode.UNIMPLEMENTED:
+            return CheckResult(
+                f"{name}: has no multiplexed change data: {describe(error)}",
+                f"upgrade TiKV to {_OLDEST}, and replicate by binlogs until then",
+            )
+        if found not in (grpc.StatusCode.CANCELLED, grpc.StatusCode.DEADLINE_EXCEEDED):
+            return CheckResult(
+                f"{name}: refuses to stream changes: {describe(error)}",
+                "have TiKV's security.cert-allowed-cn name the certificate of [upstream] ssl-cert",
+            )
+    return CheckResult(f"{name}: streams changes {way}")
 
 
 def _tidb_servers(etcd: EtcdClient) -> Iterator[CheckResult]:
@@ -111,7 +132,7 @@ def _history(pd: PDClient, position_ts: int) -> Iterator[CheckResult]:
     if safe_point > position_ts:
         yield CheckResult(
             f"history: TiKV may have dropped versions through {tso.text(safe_point)}, and the"
-            f" pipeline is at {position}",
+            f" capture would begin at {position}",
             lost,
         )
         return
@@ -126,8 +147,8 @@ def _history(pd: PDClient, position_ts: int) -> Iterator[CheckResult]:
         return
     if least > position_ts:
         yield CheckResult(
-            f"service safe point: PD keeps versions behind {tso.text(least)} only, and the pipeline"
-            f" is at {position}",
+            f"service safe point: PD keeps versions behind {tso.text(least)} only, and the capture"
+            f" would begin at {position}",
             lost,
         )
     else:
@@ -155,6 +176,11 @@ def _regions(pd: PDClient) -> Iterator[CheckResult]:
     if without_leader:
         yield CheckResult(
             f"regions: {without_leader:,} of {count:,} have no leader", "check TiKV's stores"
+        )
+    elif count > _MANY_REGIONS:
+        yield CheckResult(
+            f"regions: {count:,} to subscribe, and one pump was tried with {_MANY_REGIONS:,}",
+            "make TiKV's regions larger (coprocessor.region-split-size) and let PD merge them",
         )
     else:
         yield CheckResult(f"regions: {count:,} to subscribe, all with a leader")

@@ -18,8 +18,8 @@ from sluice.tidb.rpc import TLS, describe, open_channel, status
 
 _log = logging.getLogger(__name__)
 
-_METHOD = "/cdcpb.ChangeData/EventFeedV2"
-_METADATA = (("features", "stream-multiplexing"),)
+METHOD = "/cdcpb.ChangeData/EventFeedV2"
+METADATA = (("features", "stream-multiplexing"),)
 _INBOX_BYTES = 64 << 20
 """Bytes of messages that wait for the matcher; beyond, streams wait, and TiKV keeps the rest."""
 
@@ -137,11 +137,11 @@ class _StoreStream:
                 raise PDError(f"store {self.store_id} is gone")
             with open_channel(store.address, self._tls) as channel:
                 call = channel.stream_stream(
-                    _METHOD,
+                    METHOD,
                     request_serializer=pb.cdc.ChangeDataRequest.SerializeToString,
                     response_deserializer=None,
                 )
-                self._call = call(iter(self.requests.get, None), metadata=_METADATA)
+                self._call = call(iter(self.requests.get, None), metadata=METADATA)
                 if self._closed.is_set():
                     self._call.cancel()
                 for payload in self._call:
