@@ -50,19 +50,21 @@ _PASSES = 3
 def _exit_code(status: dict[str, Any]) -> int:
     """Return 4 if replication needs an operator, 3 if it waits for a server or a pump.
 
-    Landing waits for a pump that is away, so a paused pump counts. It waits for ever behind a
-    capture that an error has ended.
+    Landing waits for a pump that is away, so a paused pump counts. It waits for ever if an error
+    has ended each capture; of several that are replicas of each other one is enough. A difference
+    between them needs an operator.
     """
     failed = [
         failure for failure in status.get("failures") or () if failure["what"] not in _AFTERWARDS
     ]
-    ended = [
-        pump for pump in status.get("pumps") or () if (pump.get("capture") or {}).get("failure")
-    ]
-    if status.get("stopped") or failed or status.get("blocked") or ended:
+    captures = [pump["capture"] for pump in status.get("pumps") or () if pump.get("capture")]
+    ended = [capture for capture in captures if capture.get("failure")]
+    differ = [each for capture in captures for each in capture.get("replicas", {}).values() if each]
+    is_over = bool(ended) and len(ended) == len(captures)
+    if status.get("stopped") or failed or status.get("blocked") or is_over or differ:
         return SluiceError.exit_code
     away = [pump for pump in status.get("pumps") or () if pump["state"] == "paused"]
-    return _PASSES if status.get("errors") or away else 0
+    return _PASSES if status.get("errors") or away or ended else 0
 
 
 def collect(stack: Stack) -> dict[str, Any]:

@@ -85,11 +85,13 @@ class MaintenanceTasks:
     def write_fake(self) -> int:
         """Write a fake binlog, wait until it is durable, and return its TSO.
 
-        In a captured store only the capture may write one: there this returns a fresh TSO, which
-        the capture reaches by itself. Raises TimeoutError, and the errors of PD and of the store.
+        In a captured store only the capture may write one: there this returns through what it has
+        come, also if an error has ended it. Raises TimeoutError, and the errors of PD and of the
+        store.
         """
-        ts = self._clock.fresh()
-        return ts if self._store.is_captured else self._write_fake_at(ts)
+        if self._store.is_captured:
+            return self._store.max_commit_ts
+        return self._write_fake_at(self._clock.fresh())
 
     def write_first(self, capture_from_ts: int = 0) -> int:
         """Write the first record of an empty store, a fake binlog; return its TSO.
@@ -129,7 +131,9 @@ class MaintenanceTasks:
                 _log.error("going offline: can't write a fake binlog, retrying: %s", error)
                 if hurry.wait(_CHECK_INTERVAL_S):
                     return False
-        while self._store.max_commit_ts < ts or not self._store.all_matched():
+        while self._store.max_commit_ts < ts or not (
+            self._store.is_captured or self._store.all_matched()
+        ):
             if hurry.wait(0.1):
                 return False
         last = self._store.max_commit_ts

@@ -268,6 +268,14 @@ class _CaptureCollector:
         for state, number in status.regions.items():
             regions.add_metric([state], number)
         yield regions
+        replicas = GaugeMetricFamily(
+            prefix + "replica_differs",
+            "1 if another pump that captures the cluster holds something else",
+            labels=["pump"],
+        )
+        for node_id, difference in status.replicas.items():
+            replicas.add_metric([node_id], int(bool(difference)))
+        yield replicas
         for name, text, value in (
             (
                 "unmatched_prewrites",

@@ -15,7 +15,13 @@ from typing import Any
 
 from sluice.errors import SluiceError
 from sluice.pump_service.calls import PullBinlogsCalls, RpcRouter, WindowCalls, WindowService
-from sluice.pump_service.capture import Capture, CaptureCluster, CaptureSink, make_sink
+from sluice.pump_service.capture import (
+    Capture,
+    CaptureCluster,
+    CaptureSink,
+    CaptureStatus,
+    make_sink,
+)
 from sluice.pump_service.cluster import (
     CLOSING,
     OFFLINE,
@@ -29,6 +35,7 @@ from sluice.pump_service.cluster import (
     Node,
     NodeError,
     PdClock,
+    ReplicaCheck,
     ServiceSafePoint,
     TiKVResolver,
     check_cluster,
@@ -83,6 +90,7 @@ class PumpServer:
         self._node: Node
         self._store: Store
         self._capture: Capture | None = None
+        self._replicas: ReplicaCheck
         self._leaving = threading.Lock()
         self._hurry = threading.Event()
         self.notice_s = _LEAVE_NOTICE_S
@@ -153,7 +161,10 @@ class PumpServer:
 
     def capture_status(self) -> dict[str, Any] | None:
         """Return the figures of CaptureStatus; None if the pump takes binlogs."""
-        return None if self._capture is None else asdict(self._capture.status())
+        return None if self._capture is None else asdict(self._captured_figures(self._capture))
+
+    def _captured_figures(self, capture: Capture) -> CaptureStatus:
+        return replace(capture.status(), replicas=self._replicas.differences())
 
     def fresh_ts(self) -> int:
         """Return a TSO from PD."""
@@ -251,7 +262,10 @@ class PumpServer:
                 cluster, self._begin_capture, data_dir / "capture", config.capture.memory
             )
             self._capture = capture
-            self.metrics.watch_capture(capture.status)
+            self._replicas = ReplicaCheck(
+                self._store, (cluster_id, self._node.id), self._registry.pumps, tls
+            )
+            self.metrics.watch_capture(partial(self._captured_figures, capture))
         self._versions = ServiceSafePoint(
             pd,
             self._node.id,
@@ -282,6 +296,8 @@ class PumpServer:
         if capture is not None:
             capture.start()
             self._closers.callback(capture.stop)
+            self._replicas.start()
+            self._closers.callback(self._replicas.stop)
         _log.info("pump %s serves cluster %d at %s", self._node.id, cluster_id, self.address)
 
     def _begin_capture(self) -> tuple[int, CaptureSink]:
@@ -375,8 +391,7 @@ class PumpServer:
             self._maintenance.stop()
             with contextlib.suppress(TimeoutError):
                 drained.result(_DRAIN_TIMEOUT_S + 2)
-            is_settled = self._store.all_matched() and not self._store.is_captured
-            self._versions.stop(give_up=state == OFFLINE or is_settled)
+            self._versions.stop(give_up=self._needs_no_versions(state))
             self._node.wait_left()
             self._closers.close()
             _log.info("pump %s has left, %s", self._node.id, state)
@@ -384,6 +399,26 @@ class PumpServer:
             _log.exception("the pump did not stop cleanly; all acknowledged binlogs are on disk")
         finally:
             self._left.set()
+
+    def _needs_no_versions(self, state: str) -> bool:
+        """Return whether TiKV need not keep versions for this pump, which has left as `state`.
+
+        The last pump that captures the cluster keeps its claim for as long as it lasts: the next
+        one can begin where this one ended.
+        """
+        if not self._store.is_captured:
+            return state == OFFLINE or self._store.all_matched()
+        if state != OFFLINE:
+            return False
+        try:
+            others = [pump for pump in self._registry.pumps() if pump.node_id != self._node.id]
+        except SluiceError as error:
+            _log.warning("the claim on TiKV's history stays, others are unknown: %s", error)
+            return False
+        return any(
+            pump.state == ONLINE and pump.captured_cluster_id == self._pd.cluster_id
+            for pump in others
+        )
 
     def _state_for_writers(self) -> str:
         """Return the state that decides which binlogs are accepted; with [capture] none is."""

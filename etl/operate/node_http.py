@@ -74,4 +74,5 @@ def capture_lines(capture: dict[str, Any], now_ms: int) -> list[str]:
         lines.append(f"FAILED: {capture['failure']}")
     elif capture["held_back_by"]:
         lines.append(f"held back by {capture['held_back_by']}")
+    lines += [f"DIFFERS: {each}" for each in capture.get("replicas", {}).values() if each]
     return lines

@@ -16,7 +16,7 @@ import grpc
 import pyarrow as pa
 
 from sluice.errors import Signal
-from sluice.pump_service.cluster import FutureTsLimit
+from sluice.pump_service.cluster import FutureTsLimit, digest_of
 from sluice.pump_service.store import Store
 from sluice.pump_service.store.errors import (
     CorruptRecordError,
@@ -249,6 +249,25 @@ class WindowService:
         finally:
             self._offered.pop(taker, None)
             self._reads.release()
+
+    def digest(self, request: pb.window.DigestRequest) -> pb.window.DigestResponse:
+        """Answer Digest: of the transactions behind lo, through hi or as far as they are here."""
+        self._check(request.cluster_id)
+        hi = min(request.hi, self._store.max_commit_ts)
+        if not self._reads.acquire(timeout=_WAIT_STEP_S):
+            raise CallRejected(
+                grpc.StatusCode.UNAVAILABLE, f"{MAX_READS} windows are being read; ask again"
+            )
+        try:
+            batches = (
+                self._store.read_window(request.lo, hi, strict=True) if hi > request.lo else ()
+            )
+            transactions, digest = digest_of(batches)
+        except StoreError as error:
+            raise _call_rejection(error) from error
+        finally:
+            self._reads.release()
+        return pb.window.DigestResponse(hi=hi, transactions=transactions, digest=digest)
 
     def _cancel_stalled(self) -> None:
         """Cancel readers that took nothing for `_STALL_TIMEOUT_S`, while others wait."""

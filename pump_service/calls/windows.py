@@ -40,6 +40,7 @@ class WindowCalls:
         self._calls: dict[str, tuple[Any, Callable[[Any], Message]]] = {
             "/sluice.Window/Bounds": (pb.window.BoundsRequest, service.bounds),
             "/sluice.Window/Await": (pb.window.AwaitRequest, service.await_newer),
+            "/sluice.Window/Digest": (pb.window.DigestRequest, service.digest),
         }
         self._bounds_at_once = service.bounds_at_once
         self._reads = WindowReads(service)

@@ -67,6 +67,11 @@ class CaptureStatus:
     """Error that ended the capture; "" while it runs."""
     held_back_by: str = ""
     """Description of the lock or the region that holds the frontier back."""
+    replicas: dict[str, str] = field(default_factory=dict)
+    """First difference from each pump that captures the same cluster, by node id; "" if none.
+
+    Of two pumps the one with the greater node id compares them.
+    """
 
 
 @dataclass(frozen=True, slots=True)

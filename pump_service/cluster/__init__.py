@@ -17,6 +17,7 @@ from sluice.pump_service.cluster.node import (
     node_id,
 )
 from sluice.pump_service.cluster.outcome_from_tikv import TiKVResolver
+from sluice.pump_service.cluster.replica_check import ReplicaCheck, digest_of
 
 __all__ = [
     "CLOSING",
@@ -33,8 +34,10 @@ __all__ = [
     "Node",
     "NodeError",
     "PdClock",
+    "ReplicaCheck",
     "ServiceSafePoint",
     "TiKVResolver",
     "check_cluster",
+    "digest_of",
     "node_id",
 ]

@@ -5,6 +5,7 @@ import time
 
 import pytest
 
+from sluice.cli.status import _exit_code
 from sluice.devstack.stack import Stack
 from sluice.devstack.tidb.mvcc_records import Change
 from sluice.pump_service.capture.check import check_capture
@@ -12,8 +13,8 @@ from sluice.tidb import EtcdClient, NodeStatus, PDClient, Registry, tso
 from tests import recorded_changes
 from tests.cli.typed import typed
 from tests.etl.relay_from_recording import RECORDINGS
+from tests.pump_service.capture.captured_stage import TIMEOUT_S, Stage
 from tests.pump_service.capture.looped_world import LoopedWorld
-from tests.pump_service.capture.test_captured_pump import NAME, TIMEOUT_S, Stage
 from tests.pump_service.pumpkit import Etcd
 
 
@@ -25,7 +26,7 @@ def etcd(tmp_path):
 
 
 def test_status_shows_a_capture_and_the_transaction_that_holds_it_back(tmp_path, etcd):
-    history = recorded_changes.transactions(NAME)
+    history = recorded_changes.transactions("08-scan-from-start")
     begin = history[-1].commit_ts
     config = tmp_path / "sluice.toml"
     config.write_text(
@@ -33,14 +34,15 @@ def test_status_shows_a_capture_and_the_transaction_that_holds_it_back(tmp_path,
         f'[relay]\nurl = "file://{tmp_path}/relay"\n'
         '[downstream]\nhost = "127.0.0.1"\nport = 1\n'
     )
-    stage = Stage(tmp_path, etcd, begin)
+    stage = Stage(tmp_path, etcd)
+    pump = stage.pump("captured", begin)
     try:
         for each in history:
             stage.apply(each, in_two_phases=False)
-        stage.start()
+        pump.start()
         now_ts = stage.looped.do(stage.looped.world.tso)
         stage.advance(now_ts)
-        stage.wait_through(now_ts)
+        pump.wait_through(now_ts)
         start_ts = stage.looped.do(stage.looped.world.tso)
         key = next(iter(history[-1].changes)).key
         stage.looped.do(
@@ -63,6 +65,22 @@ def test_status_shows_a_capture_and_the_transaction_that_holds_it_back(tmp_path,
         assert f"on key {key.hex()} in region " in shown
     finally:
         stage.close()
+
+
+@pytest.mark.parametrize(
+    ("captures", "code"),
+    [
+        ([{"failure": "", "replicas": {"a": ""}}, {"failure": ""}], 0),
+        ([{"failure": "gone"}], 4),
+        ([{"failure": "gone"}, None], 4),
+        ([{"failure": "gone"}, {"failure": ""}], 3),
+        ([{"failure": "gone"}, {"failure": "gone"}], 4),
+        ([{"failure": "", "replicas": {"a": "pump a differs at commit ts 5"}}, None], 4),
+    ],
+)
+def test_one_of_several_captures_is_enough_and_a_difference_needs_an_operator(captures, code):
+    pumps = [{"state": "online", "capture": capture} for capture in captures]
+    assert _exit_code({"pumps": pumps}) == code
 
 
 @pytest.fixture

@@ -10,10 +10,20 @@ from concurrent.futures import ThreadPoolExecutor
 import grpc
 import pyarrow as pa
 
+from sluice.pump_service.cluster import digest_of
 from sluice.tidb import NodeStatus, pb, pb_grpc
 from sluice.tidb.window_schema import WINDOW_SCHEMA
 
 CLUSTER_ID = 7
+
+
+def batch_of(rows):
+    """Return rows (commit_ts, start_ts, payload) as a batch of a window."""
+    columns = zip(*rows) if rows else ((), (), ())
+    return pa.record_batch(
+        [pa.array(values, field.type) for values, field in zip(columns, WINDOW_SCHEMA)],
+        schema=WINDOW_SCHEMA,
+    )
 
 
 class WindowPump(pb_grpc.window.WindowServicer, pb_grpc.pump.PumpServicer):
@@ -86,18 +96,19 @@ class WindowPump(pb_grpc.window.WindowServicer, pb_grpc.pump.PumpServicer):
         with pa.ipc.new_stream(sink, WINDOW_SCHEMA) as writer:
             for row in self.rows:
                 if request.lo < row[0] <= request.hi:
-                    writer.write_batch(
-                        pa.record_batch(
-                            [
-                                pa.array([value], field.type)
-                                for value, field in zip(row, WINDOW_SCHEMA)
-                            ],
-                            schema=WINDOW_SCHEMA,
-                        )
-                    )
+                    writer.write_batch(batch_of([row]))
         data = sink.getvalue()
         for at in range(0, len(data), 1000):
             yield pb.window.ReadResponse(chunk=data[at : at + 1000])
+
+    def Digest(self, request, context):
+        hi = min(request.hi, self.stuck_at or request.hi)
+        if request.lo < self.purged_through:
+            context.abort(grpc.StatusCode.OUT_OF_RANGE, "purged")
+        transactions, digest = digest_of(
+            batch_of([row]) for row in self.rows if request.lo < row[0] <= hi
+        )
+        return pb.window.DigestResponse(hi=hi, transactions=transactions, digest=digest)
 
     def stop(self):
         self.delay.set()

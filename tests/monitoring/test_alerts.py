@@ -82,6 +82,9 @@ CASES: dict[str, list[Case]] = {
         Case(f'{WRITES}, le="+Inf"}}', 60, 60, grows=True),
     ],
     "PumpCaptureFailed": [Case('binlog_pump_capture_failed{instance="p1"}', 0, 1)],
+    "PumpCaptureDiffers": [
+        Case('binlog_pump_capture_replica_differs{instance="p2",pump="p1"}', 0, 1)
+    ],
     "PumpCaptureLate": [
         Case('binlog_pump_capture_frontier_ts{instance="p2"}', 1e9, -1e9),
         Case('binlog_pump_capture_failed{instance="p2"}', 0, 0),

@@ -229,6 +229,23 @@ class PumpReader:
         except (grpc.RpcError, ValueError):
             done(None)
 
+    def digest(self, lo: int, hi: int) -> tuple[int, int, bytes]:
+        """Return (hi, transactions, digest) of what the pump has with lo < commit_ts <= hi (TSO).
+
+        The returned hi is the lesser of `hi` and what the pump is complete through.
+        """
+        try:
+            call = self._channel.unary_unary(
+                "/sluice.Window/Digest",
+                request_serializer=pb.window.DigestRequest.SerializeToString,
+                response_deserializer=pb.window.DigestResponse.FromString,
+            )
+            request = pb.window.DigestRequest(cluster_id=self._cluster_id, lo=lo, hi=hi)
+            answer = call(request, timeout=self.timeout_s)
+        except (grpc.RpcError, ValueError) as error:
+            raise self._error(f"no digest of the window ({lo}, {hi}]", error) from error
+        return answer.hi, answer.transactions, answer.digest
+
     def read(self, lo: int, hi: int) -> Iterator[pyarrow.RecordBatch]:
         """Yield the transactions with lo < commit_ts <= hi (TSO), ascending, as record batches.
 

@@ -1,4 +1,7 @@
-"""Run a pump that captures: `python captured_pump.py PD_URL ETCD_URL DATA_DIR START_TS`."""
+"""Run a pump that captures.
+
+`python captured_pump.py PD_URL ETCD_URL DATA_DIR START_TS NODE_ID ADDRESS`
+"""
 
 import signal
 import sys
@@ -7,20 +10,21 @@ from sluice.pump_service.config.settings import CaptureOptions, Config
 from sluice.pump_service.server import PumpServer
 from sluice.pump_service.store.options import StoreOptions
 
-pd_url, etcd_url, data_dir, start_ts = sys.argv[1:]
+pd_url, etcd_url, data_dir, start_ts, node_id, address = sys.argv[1:]
 pump = PumpServer(
     Config(
-        addr="127.0.0.1:0",
-        advertise_addr="127.0.0.1:0",
+        addr=address,
+        advertise_addr=address,
         pd_urls=pd_url,
         data_dir=data_dir,
-        node_id="captured",
+        node_id=node_id,
         storage=StoreOptions(stop_write_at_available_space=1),
         capture=CaptureOptions(enabled=True, start_ts=int(start_ts), memory=1 << 20),
     ),
     etcd_url,
 )
 pump.start()
+signal.signal(signal.SIGUSR1, lambda *_: pump.leave("close"))
 signal.signal(signal.SIGTERM, lambda *_: pump.leave("pause"))
 print("ready", pump.address, flush=True)
 while not pump.wait(0.2):

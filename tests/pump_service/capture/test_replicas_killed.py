@@ -1,0 +1,167 @@
+"""Two pumps capture one cluster; either is killed at any moment, and a reader misses nothing."""
+
+import random
+import signal
+import time
+
+import httpx
+import pytest
+
+from sluice.etl.landing.extract import read_range
+from sluice.etl.landing.planner import CommitsPurgedError, PumpUnavailableError, WindowPlanner
+from sluice.etl.settings import Window as Limits
+from sluice.tidb import EtcdClient, NodeStatus, PumpReadError, Registry
+from tests import recorded_changes
+from tests.pump_service.capture.captured_stage import TIMEOUT_S, Stage, expected
+from tests.pump_service.pumpkit import Etcd
+
+NAME = "08-scan-from-start"
+CLUSTER_ID = 7096212345678901234
+LIMITS = Limits(max_transactions=50, idle_interval_ms=0)
+KILLS = 5
+
+
+@pytest.fixture
+def etcd(tmp_path):
+    made = Etcd(tmp_path / "etcd")
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def registry(etcd):
+    with EtcdClient(f"http://127.0.0.1:{etcd.port}", timeout_s=30) as client:
+        yield Registry(client)
+
+
+@pytest.fixture
+def stage(tmp_path, etcd):
+    made = Stage(tmp_path, etcd)
+    yield made
+    made.close()
+
+
+class Reader:
+    """Lands windows as landing does, into a list; `now` is the upstream's clock."""
+
+    def __init__(self, begin, registry):
+        self.now = self.lo = begin
+        self.rows, self.hosts = [], set()
+        self._registry = registry
+        self._planner = WindowPlanner(CLUSTER_ID, LIMITS, lambda: self.now + 1, registry.pumps)
+
+    def land(self):
+        """Land the next window. Return whether there was one."""
+        try:
+            plan = self._planner.plan(self.lo, empty_now=True) if self.now > self.lo else None
+            if plan is None:
+                return False
+            found = [
+                row
+                for each in plan.ranges
+                for batch in read_range(each.host, CLUSTER_ID, each.lo, each.hi)
+                for row in zip(*(column.to_pylist() for column in batch.columns))
+            ]
+        except (PumpUnavailableError, PumpReadError):
+            return False
+        assert len({each.host for each in plan.ranges}) <= 1
+        self.hosts |= {each.host for each in plan.ranges}
+        self.rows += found
+        self.lo = plan.hi
+        status = NodeStatus("reader", "here", "paused", max_commit_ts=self.lo)
+        self._registry.update_drainer(status)
+        return True
+
+    def wait_through(self, ts, stage):
+        deadline = time.monotonic() + TIMEOUT_S
+        while self.lo < ts:
+            stage.advance(ts)
+            assert self.land() or time.monotonic() < deadline, (self.lo, ts)
+
+    def close(self):
+        self._planner.close()
+
+
+@pytest.fixture
+def played(stage, registry):
+    """A recorded history of which the first half is in TiKV, and two pumps that begin there."""
+    history = recorded_changes.transactions(NAME)
+    begin = history[len(history) // 2].commit_ts
+    for each in history:
+        if each.commit_ts <= begin:
+            stage.apply(each, in_two_phases=False)
+    pumps = [stage.pump(name, begin) for name in ("one", "two")]
+    for pump in pumps:
+        pump.start()
+    reader = Reader(begin, registry)
+    yield history, begin, pumps, reader
+    reader.close()
+
+
+def test_of_two_replicas_that_are_killed_at_any_moment_every_transaction_is_read_once(
+    stage, registry, played
+):
+    history, begin, pumps, reader = played
+    entries = {pump.node_id: pump.captured_cluster_id for pump in registry.pumps()}
+    assert entries == {"one": CLUSTER_ID, "two": CLUSTER_ID}
+    rest = [each for each in history if each.commit_ts > begin]
+    chance = random.Random(7)
+    kills = set(chance.sample(range(len(rest)), KILLS))
+    dead = None
+    for number, each in enumerate(rest):
+        stage.apply(each, in_two_phases=bool(number % 3))
+        if number + 1 < len(rest) and rest[number + 1].commit_ts == each.commit_ts:
+            continue
+        reader.now = each.commit_ts
+        stage.advance(each.commit_ts)
+        if number % 7 == 0:
+            reader.land()
+        if number in kills:
+            if dead is not None:
+                dead.start()
+            dead = chance.choice(pumps)
+            dead.kill()
+    dead.kill()
+    end = rest[-1].commit_ts
+    reader.wait_through(end, stage)
+    assert reader.rows == expected(history, begin, end)
+    assert reader.hosts == {pump.address for pump in pumps}
+    dead.start()
+    for pump in pumps:
+        pump.wait_through(end)
+    deadline = time.monotonic() + TIMEOUT_S
+    while pumps[1].page()["replicas"] != {"one": ""}:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    metrics = httpx.get(f"http://{pumps[1].address}/metrics").text
+    assert 'binlog_pump_capture_replica_differs{pump="one"} 0.0' in metrics
+
+
+def test_a_replica_that_goes_offline_gives_up_its_claim_and_the_last_one_keeps_it(
+    stage, registry, played
+):
+    history, begin, pumps, reader = played
+    rest = [each for each in history if each.commit_ts > begin][:40]
+    for each in rest:
+        stage.apply(each, in_two_phases=False)
+    reader.now = end = rest[-1].commit_ts
+    reader.wait_through(end, stage)
+    safe_points = stage.looped.world.pd._service_safe_points
+    for pump in pumps:
+        pump.wait_through(end)
+        assert f"sluice-pump-{pump.name}".encode() in safe_points
+    for pump, keeps in zip(pumps, (False, True)):
+        pump.process.send_signal(signal.SIGUSR1)
+        deadline = time.monotonic() + TIMEOUT_S
+        while pump.process.poll() is None:
+            reader.now += 1 << 18
+            stage.advance(reader.now)
+            reader.land()
+            assert time.monotonic() < deadline, pump.log.read_text()[-4000:]
+        assert registry.get_pump(pump.name).state == "offline"
+        assert (f"sluice-pump-{pump.name}".encode() in safe_points) == keeps
+    later = stage.pump("three", reader.now + 100)
+    later.start()
+    reader.now += 200
+    with pytest.raises(CommitsPurgedError):
+        reader.land()
