@@ -57,13 +57,19 @@ def _exit_code(status: dict[str, Any]) -> int:
     failed = [
         failure for failure in status.get("failures") or () if failure["what"] not in _AFTERWARDS
     ]
-    captures = [pump["capture"] for pump in status.get("pumps") or () if pump.get("capture")]
+    pumps = status.get("pumps") or ()
+    captures = [pump["capture"] for pump in pumps if pump.get("capture")]
     ended = [capture for capture in captures if capture.get("failure")]
     differ = [each for capture in captures for each in capture.get("replicas", {}).values() if each]
     is_over = bool(ended) and len(ended) == len(captures)
     if status.get("stopped") or failed or status.get("blocked") or is_over or differ:
         return SluiceError.exit_code
-    away = [pump for pump in status.get("pumps") or () if pump["state"] == "paused"]
+    has_replica = any(pump["captured_cluster_id"] and pump["state"] == "online" for pump in pumps)
+    away = [
+        pump
+        for pump in pumps
+        if pump["state"] == "paused" and not (pump["captured_cluster_id"] and has_replica)
+    ]
     return _PASSES if status.get("errors") or away or ended else 0
 
 

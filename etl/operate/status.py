@@ -159,7 +159,7 @@ def _pumps_with_captures(upstream: Upstream) -> list[dict[str, Any]]:
 
 
 def registered_pumps(upstream: Upstream) -> list[dict[str, Any]]:
-    """Return the pumps of the registry: node_id, host, state, max_commit_ts.
+    """Return the registry's pumps: node_id, host, state, max_commit_ts, captured_cluster_id.
 
     Raises EtcdError and RegistryError, after three seconds without an answer.
     """
@@ -173,6 +173,7 @@ def registered_pumps(upstream: Upstream) -> list[dict[str, Any]]:
             "host": pump.host,
             "state": pump.state,
             "max_commit_ts": pump.max_commit_ts,
+            "captured_cluster_id": pump.captured_cluster_id,
         }
         for pump in pumps
     ]

@@ -79,7 +79,15 @@ def test_status_shows_a_capture_and_the_transaction_that_holds_it_back(tmp_path,
     ],
 )
 def test_one_of_several_captures_is_enough_and_a_difference_needs_an_operator(captures, code):
-    pumps = [{"state": "online", "capture": capture} for capture in captures]
+    pumps = [
+        {"state": "online", "captured_cluster_id": 7, "capture": capture} for capture in captures
+    ]
+    assert _exit_code({"pumps": pumps}) == code
+
+
+@pytest.mark.parametrize(("states", "code"), [(["paused"], 3), (["paused", "online"], 0)])
+def test_a_paused_pump_is_waited_for_unless_a_replica_of_it_runs(states, code):
+    pumps = [{"state": state, "captured_cluster_id": 7, "capture": None} for state in states]
     assert _exit_code({"pumps": pumps}) == code
 
 

@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from sluice.etl.operate.overview.model import LATE_LAG_MS, PAUSED, UNKNOWN, WAITING, Overview
+from sluice.etl.operate.overview.model import (
+    LATE_LAG_MS,
+    PAUSED,
+    UNKNOWN,
+    WAITING,
+    WORKING,
+    Overview,
+)
 from sluice.tidb import tso
 
 __all__ = ["blockers"]
@@ -85,7 +92,10 @@ def _ordered_pauses(orders: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _pump_blockers(seen: Overview) -> Iterator[str]:
+    has_replica = any(pump.is_captured and pump.state == WORKING for pump in seen.pumps)
     for pump in seen.pumps:
+        if pump.is_captured and has_replica:
+            continue  # landing reads another one
         if pump.state == PAUSED:
             yield (
                 f"pump {pump.node_id} ({pump.host}) is paused: nothing after"

@@ -137,6 +137,7 @@ def _pump_part(pump: dict[str, Any], now_ms: float) -> PumpPart:
         pump["state"],
         pump["max_commit_ts"],
         lag_ms,
+        pump["captured_cluster_id"] is not None,
     )
 
 

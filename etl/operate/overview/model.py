@@ -43,7 +43,8 @@ class PumpPart:
     """A pump, as the registry has it.
 
     `max_commit_ts`: TSO through which it has everything; `lag_ms`: how far that is behind the
-    clock. `registry_state`: online, pausing, paused, closing, offline.
+    clock. `registry_state`: online, pausing, paused, closing, offline. `is_captured`: it captures
+    from TiKV, and is a replica of all others that do.
     """
 
     node_id: str
@@ -52,6 +53,7 @@ class PumpPart:
     registry_state: str
     max_commit_ts: int
     lag_ms: float
+    is_captured: bool = False
 
 
 @dataclass(frozen=True, slots=True)

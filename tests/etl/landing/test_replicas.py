@@ -64,6 +64,13 @@ class World:
             pump.stop()
 
 
+@pytest.fixture(autouse=True)
+def patience(monkeypatch):
+    """A loaded machine answers late."""
+    monkeypatch.setattr("sluice.etl.landing._captured_source._ANSWER_TIMEOUT_S", 30.0)
+    return monkeypatch
+
+
 @pytest.fixture
 def world(tmp_path):
     made = World(tmp_path)
@@ -91,13 +98,14 @@ def test_one_of_two_replicas_is_read_and_the_other_takes_over_when_it_is_killed(
     assert hosts(plan) == {other.status.host} and plan.transactions == 2
 
 
-def test_a_replica_that_hangs_or_stalls_is_left_and_not_returned_to_without_need(world):
+def test_a_replica_that_hangs_or_stalls_is_left_and_not_returned_to_without_need(world, patience):
     rows = [(5, 1, b"x")]
     pumps = {name: world.captures(name, rows) for name in "ab"}
     planner = world.planner()
     by_host = {pump.status.host: pump for pump in pumps.values()}
     (read,) = hosts(planner.plan(4))
     by_host[read].delay.clear()
+    patience.undo()
     (other,) = hosts(planner.plan(4))
     assert other != read
     by_host[read].delay.set()
@@ -150,8 +158,8 @@ def test_a_replica_that_is_missing_or_offline_is_not_waited_for(world):
     assert hosts(world.planner().plan(4)) == {first.status.host}
 
 
-def test_binlogs_are_read_until_a_replica_has_what_comes_next_and_never_again(world, monkeypatch):
-    monkeypatch.setattr("sluice.etl.landing.planner._SWITCH_CHECK_INTERVAL_S", 0.0)
+def test_binlogs_are_read_until_a_replica_has_what_comes_next_and_never_again(world, patience):
+    patience.setattr("sluice.etl.landing.planner._SWITCH_CHECK_INTERVAL_S", 0.0)
     rows = [(5, 1, b"x"), (70, 69, b"y"), (90, 89, b"z")]
     old = world.binlogs("binlogs", rows)
     captured = world.captures("captures", rows[1:], begin=50)
