@@ -45,6 +45,7 @@ def command(ctx: click.Context, *, as_json: bool, config: str | None) -> int:
 
 
 _PASSES = 3
+_MAX_TABLES_SHOWN = 20
 
 
 def _exit_code(status: dict[str, Any]) -> int:
@@ -264,6 +265,13 @@ def _pipeline_lines(status: dict[str, Any]) -> list[str]:
             f" {status['blocked']['id']}` or `sluice txn skip`"
         )
     lines += _order_lines(status)
+    for table in status["unequal"][:_MAX_TABLES_SHOWN]:
+        why = (
+            table["problem"] or f"{table['differences']:,} rows differ; `sluice verify` shows them"
+        )
+        lines.append(f"unequal     {table['table']}: {why}")
+    if len(status["unequal"]) > _MAX_TABLES_SHOWN:
+        lines.append(f"            and {len(status['unequal']) - _MAX_TABLES_SHOWN} more tables")
     if "upstream" in status["errors"]:
         lines.append(f"pumps       unknown: {status['errors']['upstream']}")
     for pump in status["pumps"]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -139,6 +139,11 @@ class Verifications:
         self._last.change(changed)
         for name in self._run_names()[MAX_RUNS:]:
             self._storage.remove(f"{_RUNS_FOLDER}/{name}")
+
+    def doubt(self, tables: Iterable[TableVerified]) -> None:
+        """Keep durably why tables aren't known to be equal, until a later verification."""
+        new = {table.name: table for table in tables}
+        self._last.change(lambda last: last | new)
 
     def last(self) -> dict[str, TableVerified]:
         """Each table's last verification, by full name."""

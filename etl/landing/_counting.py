@@ -37,8 +37,7 @@ class LandingCounters:
 
     def without_binlog(self, jobs: int) -> None:
         """Count DDL jobs whose rows come without a binlog."""
-        if jobs:
-            self._recorder.count({"without_binlog": jobs})
+        self._recorder.count({"without_binlog": jobs})
 
     def record_failure(self, error: Exception) -> None:
         """Count an error, whether it is retried or not."""

@@ -37,7 +37,7 @@ from sluice.etl.landing._run_limits import RunLimits, Stop
 from sluice.etl.landing._second_writes import DuplicateWrites
 from sluice.etl.landing._tables_without_ddl import UnknownTableError
 from sluice.etl.landing._window_rows import WindowRows
-from sluice.etl.landing._without_binlog import warn_without_binlog
+from sluice.etl.landing._without_binlog import mark_unverified, warn_without_binlog
 from sluice.etl.landing.definitions_used import DefinitionResolver, DefinitionUnknownError
 from sluice.etl.landing.extract import BinlogDecodeError
 from sluice.etl.landing.planner import CommitsPurgedError
@@ -319,9 +319,10 @@ class _LandingLoop:
                 entry["commit_ts"],
                 entry["why"],
             )
-        self._counters.without_binlog(
-            warn_without_binlog(described.ddls, self._settings.filters.wants_table)
-        )
+        wants_table = self._settings.filters.wants_table
+        if unlogged := warn_without_binlog(described.ddls, wants_table):
+            self._counters.without_binlog(len(unlogged))
+            mark_unverified(self._relay, unlogged, wants_table)
         self._start = StartPosition(record.hi, is_resumed=True)
         self._register(record.hi)
         self._log_window(report_of(landed, record))

@@ -16,6 +16,7 @@ from sluice.etl.operate.node_http import captures
 from sluice.etl.settings import Downstream, Settings, Target, Upstream
 from sluice.relay import Failure, RelayLog
 from sluice.relay.jobs import Jobs
+from sluice.relay.verification_log import Verifications
 from sluice.tidb import PDClient, PDError, tso
 
 __all__ = [
@@ -69,6 +70,11 @@ def status(settings: Settings) -> dict[str, Any]:
         "landed_not_applied_ms": waiting,
         "lag_ms": max(0, now_ms() - tso.physical_ms(at)) if at else None,
         **orders(settings),
+        "unequal": [
+            {"table": table.name, "differences": table.differences, "problem": table.problem}
+            for table in Verifications(relay).last().values()
+            if not table.equal
+        ],
         "pumps": asked.values.get("upstream", []),
         "errors": asked.errors,
     }

@@ -7,7 +7,9 @@ from __future__ import annotations
 import json
 import os
 import re
+import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from subprocess import CompletedProcess
 
@@ -17,11 +19,15 @@ from sluice.cli._job_lines import job_lines
 from sluice.etl import load_settings
 from sluice.etl.landing._control import LandingControl
 from sluice.etl.landing._misplaced_rows import MisplacedRowError
+from sluice.etl.landing._without_binlog import mark_unverified
 from sluice.etl.operate import orders
 from sluice.relay import INSERT, Control, RelayLog
 from sluice.relay.jobs import DONE, FAILED, Jobs, Runner, TableProgress, WriteScope
 from sluice.relay.jobs import JobCounts as Part
+from sluice.relay.verification_log import UPSTREAM, TableVerified, Verifications, VerifiedRun
 from sluice.tidb.codec.row import encode_insert
+from sluice.tidb.ddl_actions import Action
+from sluice.tidb.ddl_job import DdlEffect, DdlJob
 from tests.cli.typed import typed
 from tests.etl.landing.test_definitions_used import row
 from tests.etl.landing.test_misplaced_rows import ORDINARY, Checked
@@ -74,6 +80,25 @@ def test_pausing_and_resuming_leave_the_other_half_as_it_was(story: Story, sluic
     assert "paused      land" in sluice("status", code=3).stdout
     sluice("resume")
     assert relay.control() == Control()
+
+
+def test_status_names_tables_that_lack_rows_without_a_binlog_until_they_are_verified(
+    story: Story, sluice: Run
+) -> None:
+    restored = replace(table(12, "my-t", "id int", primary="id"), schema_name="d")
+    job = DdlJob(
+        story._ts, job_id=7, query="/*from(br)*/CREATE TABLE `my-t` (`id` int)",
+        type=Action.CREATE_TABLE, schema_name="d", effect=DdlEffect({}, {12: restored}),
+    )  # fmt: skip
+    relay = RelayLog.open(story._url)
+    mark_unverified(relay, [job], lambda schema, name: True)
+    said = sluice("status", code=3).stdout
+    assert "unequal     d.my-t: DDL job 7 brought rows without a binlog" in said
+    assert "`sluice backfill --table d.my-t`" in said
+    now = time.time_ns() // 1_000_000 + 1
+    whole = TableVerified("d.my-t", story._ts, now, 5, 60, 0, UPSTREAM, "verify")
+    Verifications(relay).note(VerifiedRun("verify", story._ts, now, 1.0, UPSTREAM, (whole,)))
+    assert "unequal" not in sluice("status", code=3).stdout
 
 
 def test_standard_output_holds_results_alone_and_the_pipeline_is_named_on_standard_error(

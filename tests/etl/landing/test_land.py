@@ -38,6 +38,7 @@ from sluice.relay import (
     WindowRecord,
 )
 from sluice.relay.measures import CounterStore
+from sluice.relay.verification_log import Verifications
 from sluice.tidb import EtcdClient, NodeStatus, PDClient, PumpClient, Registry, pb, tso
 from tests.etl.filled_pumps import fill
 from tests.etl.landing.extract.test_explode import INSERT, explode, mutation, prewrite
@@ -156,6 +157,9 @@ def test_tables_that_br_restores_are_named_and_counted_once_they_are_landed(
     ]
     assert [int(line.split()[2]) for line in named] == made and made
     assert CounterStore(relay).totals().land.counts["without_binlog"] == len(made)
+    doubted = Verifications(relay).last()
+    assert set(doubted) == {f"shop.{ddl['table_name']}" for ddl in ddls} - {"shop.gt"}
+    assert not any(table.equal for table in doubted.values())
 
 
 def test_a_run_goes_on_where_the_one_before_ended(settings, expected):
