@@ -213,6 +213,11 @@ def test_prometheus_operator_is_told_of_services_and_ports_that_are_there():
         assert {endpoint["port"] for endpoint in one["spec"]["endpoints"]} <= ports
 
 
+def test_no_pod_may_do_more_than_the_restricted_standard_allows():
+    (namespace,) = of_kind("Namespace").values()
+    assert namespace["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "restricted"
+
+
 def test_with_tls_a_pump_shows_a_certificate_and_is_probed_with_it():
     folder = FOLDER / "pump-tls"
     (patch,) = yaml.safe_load((folder / "kustomization.yaml").read_text())["patches"]

@@ -131,6 +131,7 @@ def test_every_setting_of_airflow_in_the_environment_file_is_one_and_secrets_com
     assert {"SLUICE_CONFIG", "AIRFLOW_HOME", "PYSPARK_PYTHON", "AIRFLOW__CORE__DAGS_FOLDER"} <= set(
         given
     )
+    assert given["AIRFLOW__API__HOST"] == "127.0.0.1"  # its simple users are for a person at hand
 
 
 @by_name(UNITS)
