@@ -38,16 +38,14 @@ timestamps: so its record is first created under a name that doesn't depend on t
 
 from __future__ import annotations
 
-import bisect
 import contextlib
-import itertools
 import json
 import os
 import re
 import secrets
 import socket
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -59,7 +57,6 @@ from sluice.relay.errors import (
     ClaimLostError,
     RelayCorruptError,
     RelayError,
-    RelayGapError,
     WindowConflictError,
 )
 from sluice.relay.failures import Failures
@@ -67,22 +64,21 @@ from sluice.relay.format_version import NewerFormatError, refuse_newer
 from sluice.relay.known_pumps import KnownPumps
 from sluice.relay.overrides import Overrides
 from sluice.relay.ownership import Ownership, StopMark
-from sluice.relay.part import Part, read_parts, write_part
+from sluice.relay.part import Part, write_part
 from sluice.relay.pipeline_folders import FOLDER, SubStorage, folder_of_pipeline, pipeline_names
 from sluice.relay.storage import Storage, open_storage
-from sluice.relay.window import WindowRecord, hour_of, window_path
+from sluice.relay.window import WindowRecord, hour_of
+from sluice.relay.window_chain import FIRST_WINDOW_FILE, WindowChain
 
-_FIRST_WINDOW_FILE = "first-window.json"
 _TOKEN = re.compile(r"[A-Za-z0-9_.]+\Z")
 _PART_NAME = re.compile(r"(\d{20})-(\d{20})-([A-Za-z0-9_.]+)-(\d+)\.arrow\Z")
 _UNFINISHED_FILE_TTL_S = 3600.0
-_MAX_TS = 2**63 - 1
 _ORDERS, _IMMUTABLE = ("control", "overrides", "aligned-chunks"), ("control", "overrides")
 
 T = TypeVar("T")
 
 
-class RelayLog:
+class RelayLog(WindowChain):
     """The relay log at a URL.
 
     Any number of processes may read; see `claim` for those that write.
@@ -94,7 +90,7 @@ class RelayLog:
         `pipeline`: the name by which one of several has its own files here, see
         `sluice.relay.pipeline_folders.folder_of_pipeline`.
         """
-        self._storage = storage
+        super().__init__(storage)
         self.pipeline = pipeline
         self.place: Storage = SubStorage(storage, f"{FOLDER}/{pipeline}") if pipeline else storage
         """The storage of the pipeline's own files."""
@@ -136,15 +132,6 @@ class RelayLog:
         others = [name for name in pipeline_names(self._storage) if name != self.pipeline]
         return [self, *(RelayLog(self._storage, name) for name in others)]
 
-    @property
-    def url(self) -> str:
-        return self._storage.url
-
-    @property
-    def storage(self) -> Storage:
-        """Return the storage of its files."""
-        return self._storage
-
     # Writing
 
     def write_part(
@@ -178,7 +165,7 @@ class RelayLog:
         has landed. Raises as `commit`.
         """
         window.check()
-        self._create(_FIRST_WINDOW_FILE, window, f"the first window, at {window.lo} or elsewhere,")
+        self._create(FIRST_WINDOW_FILE, window, f"the first window, at {window.lo} or elsewhere,")
         self.commit(window)
 
     def begun(self) -> WindowRecord | None:
@@ -188,7 +175,7 @@ class RelayLog:
         killed before the window was landed, this lands it. Raises RelayCorruptError if it is gone,
         OSError.
         """
-        window = self._record(_FIRST_WINDOW_FILE)
+        window = self._record(FIRST_WINDOW_FILE)
         if window is None or self.next(window.lo) is not None:
             return window
         for part in window.parts:
@@ -196,11 +183,11 @@ class RelayLog:
                 self._storage.open(part.path).close()
             except FileNotFoundError:
                 raise RelayCorruptError(
-                    f"{self.url}: there are no windows, but {_FIRST_WINDOW_FILE} records that the"
+                    f"{self.url}: there are no windows, but {FIRST_WINDOW_FILE} records that the"
                     f" first one began at {window.lo}; its part {part.path} is gone, too",
                     hint=(
                         "restore the folders windows and parts from a copy; or remove"
-                        f" {_FIRST_WINDOW_FILE} if the windows were removed on purpose"
+                        f" {FIRST_WINDOW_FILE} if the windows were removed on purpose"
                     ),
                 ) from None
         with contextlib.suppress(WindowConflictError):
@@ -212,7 +199,7 @@ class RelayLog:
 
         Raises RelayCorruptError, OSError.
         """
-        window = self._record(_FIRST_WINDOW_FILE)
+        window = self._record(FIRST_WINDOW_FILE)
         return None if window is None else window.lo
 
     def _create(self, path: str, window: WindowRecord, what: str) -> None:
@@ -222,114 +209,6 @@ class RelayLog:
             raise WindowConflictError(
                 f"{self.url}/{path} exists: another process landed {what}; stop one of them"
             ) from None
-
-    # Reading
-
-    def next(self, lo: int) -> WindowRecord | None:
-        """Return the window that begins at lo, found by its name; None if it isn't landed.
-
-        Raises RelayCorruptError.
-        """
-        window = self._record(window_path(lo))
-        if window is not None and window.lo != lo:
-            raise self._corrupt(
-                window_path(lo), f"the record is of the window that begins at {window.lo}"
-            )
-        return window
-
-    def find(self, ts: int) -> WindowRecord | None:
-        """Return the first window with hi > ts: the one that holds the commits right after ts.
-
-        None if there is none yet. Its lo is greater than ts if the windows between have been purged
-        or never were landed: check it.
-        """
-        if (exact := self.next(ts)) is not None:
-            return exact
-        hours = self._storage.names("windows")
-        at = bisect.bisect_right(hours, hour_of(ts))
-        # One listing for both sides of ts: were it older on one, a window between them would seem
-        # to be missing.
-        around = self._listed(hours[at - 1]) if at else []
-        cut = bisect.bisect_right(around, _name(ts))
-        older = (
-            lo
-            for hour in reversed(hours[: max(at - 1, 0)])
-            for lo in _starts_of(reversed(self._listed(hour)))
-        )
-        through = itertools.chain(_starts_of(reversed(around[:cut])), older)
-        newer = (lo for hour in hours[at:] for lo in _starts_of(self._listed(hour)))
-        behind = itertools.chain(_starts_of(around[cut:]), newer)
-        below = next(self._existing(through), None)
-        later = next(self._existing(behind), None) if below is None else None
-        if below is None and later is None and (unlisted := self._unlisted_first()) is not None:
-            below, later = (unlisted, None) if unlisted.lo <= ts else (None, unlisted)
-        if below is not None:
-            window = self._onward(below, ts)
-            if window.hi > ts:
-                return window
-            later = next(self._existing(behind), None)
-        if later is None:
-            return None
-        # Since the first look both may have been landed, that one and the one before.
-        return self.next(ts) or later
-
-    def first(self) -> WindowRecord | None:
-        """Return the oldest window, None if the log is empty."""
-        return next(self._existing(self._starts()), None) or self._unlisted_first()
-
-    def last(self) -> WindowRecord | None:
-        """Return the newest window, None if the log is empty."""
-        hours = reversed(self._storage.names("windows"))
-        listed = next(
-            self._existing(lo for hour in hours for lo in _starts_of(reversed(self._listed(hour)))),
-            None,
-        )
-        found = listed or self._unlisted_first()
-        return None if found is None else self._onward(found, _MAX_TS)
-
-    def windows(self, from_ts: int, to_ts: int | None = None) -> Iterator[WindowRecord]:
-        """Yield the landed windows that hold commits in (from_ts, to_ts], in order.
-
-        Without to_ts, all after from_ts.
-
-        Raises RelayGapError where the chain is broken, RelayCorruptError for a bad record.
-        """
-        window = self.find(from_ts)
-        while window is not None and (to_ts is None or window.lo < to_ts):
-            yield window
-            following = self.next(window.hi)
-            if following is None:
-                beyond = self.find(window.hi)
-                # It may just have been landed, between the two looks.
-                if beyond is not None and beyond.lo != window.hi:
-                    raise self._gap(window, beyond)
-                following = beyond
-            window = following
-
-    def backwards(self, through_ts: int, after_ts: int = 0) -> Iterator[WindowRecord]:
-        """Yield the landed windows that hold commits in (after_ts, through_ts], the newest first.
-
-        It goes as far back as there are any. Raises RelayGapError where the chain is broken,
-        RelayCorruptError for a bad record.
-        """
-        later: WindowRecord | None = None
-        for lo in self._starts_before(through_ts):
-            window = self.next(lo)
-            if window is None:
-                return  # purged between the listing and the look, and with it all that is older
-            if later is not None and window.hi != later.lo:
-                raise self._gap(window, later)
-            if window.hi <= after_ts:
-                return
-            later = window
-            yield window
-
-    def read(self, windows: Iterable[WindowRecord]) -> pa.Table:
-        """Return the changes of windows in PART_SCHEMA, merged in commit order.
-
-        Each transaction comes once. Raises RelayCorruptError, which names the file.
-        """
-        return read_parts(self._storage, [part for window in windows for part in window.parts])
 
     # Ownership and control
 
@@ -494,95 +373,6 @@ class RelayLog:
             self._storage.remove_empty_directory(f"parts/{hour}")
             removed += 1
         return removed
-
-    # Inside
-
-    def _gap(self, window: WindowRecord, later: WindowRecord) -> RelayGapError:
-        return RelayGapError(
-            f"{self.url}: no window begins at {window.hi}, where {window.path} ends, but"
-            f" {later.path} exists",
-            hint=f"restore {window_path(window.hi)} from a copy",
-        )
-
-    def _starts(self) -> Iterator[int]:
-        for hour in self._storage.names("windows"):
-            yield from _starts_of(self._listed(hour))
-
-    def _starts_before(self, ts: int) -> Iterator[int]:
-        """Yield where windows begin, the newest first."""
-        hours = self._storage.names("windows")
-        for hour in reversed(hours[: bisect.bisect_right(hours, hour_of(ts))]):
-            yield from (lo for lo in _starts_of(reversed(self._listed(hour))) if lo < ts)
-
-    def _unlisted_first(self) -> WindowRecord | None:
-        """Return the first window of a young log, which a lagging list doesn't show."""
-        window = self._record(_FIRST_WINDOW_FILE) if self._storage.lists_may_lag else None
-        return self.next(window.lo) if window is not None else None
-
-    def _listed(self, hour: str) -> list[str]:
-        """Return the names of an hour's records, and of anything else there, in order."""
-        return self._storage.names(f"windows/{hour}")
-
-    def _existing(self, starts: Iterable[int]) -> Iterator[WindowRecord]:
-        """Yield the windows that begin at `starts`, which come from a listing.
-
-        Those that have been purged meanwhile are left out.
-        """
-        return (window for lo in starts if (window := self.next(lo)) is not None)
-
-    def _onward(self, window: WindowRecord, ts: int) -> WindowRecord:
-        """Return the first of the following windows with hi > ts, or the last one.
-
-        It goes on where a listing may lag.
-        """
-        while (
-            self._storage.lists_may_lag
-            and window.hi <= ts
-            and (following := self.next(window.hi)) is not None
-        ):
-            window = following
-        return window
-
-    def _record(self, path: str) -> WindowRecord | None:
-        """Return a window record, None if it isn't there."""
-        try:
-            data = self._storage.read(path)
-            try:
-                return WindowRecord.from_json(data)
-            except ValueError:  # it may have been damaged on the way here
-                return WindowRecord.from_json(self._storage.read(path))
-        except FileNotFoundError:
-            return None
-        except NewerFormatError as error:
-            raise error.at(f"window record {self.url}/{path}") from None
-        except ValueError as error:
-            raise self._corrupt(path, error) from None
-
-    def _corrupt(self, path: str, what: object) -> RelayCorruptError:
-        return RelayCorruptError(
-            f"window record {self.url}/{path}: {what}",
-            hint=(
-                "restore the file from a copy, or, while the pumps still hold these commits, remove"
-                " it and all later records and land again"
-            ),
-        )
-
-
-def _name(lo: int) -> str:
-    """Return the name of the record of the window that begins at lo, in its hour."""
-    return window_path(lo).rpartition("/")[2]
-
-
-def _starts_of(names: Iterable[str]) -> Iterator[int]:
-    """Yield where the windows begin that have records of these names.
-
-    One by one: an hour may have tens of thousands, and the caller needs one or two.
-    """
-    return (
-        int(name[:20])
-        for name in names
-        if len(name) == 25 and name[:20].isdigit() and name.endswith(".json")
-    )
 
 
 class RoleClaim:

@@ -248,6 +248,7 @@ RELAY = {
         "pipeline_folders",
         "storage",
         "window",
+        "window_chain",
     },
     "measures": {"log", "versioned_document"},
     "overrides": {"errors", "format_version", "storage"},
@@ -267,6 +268,7 @@ RELAY = {
     "versioned_document": {"errors", "format_version", "storage"},
     "wakeup": set(),
     "window": {"checksummed", "json_cache", "part"},
+    "window_chain": {"errors", "format_version", "part", "storage", "window"},
     "window_log": {"overrides", "storage", "window"},
 }
 """The same of `relay`; all may import tidb and errors."""
