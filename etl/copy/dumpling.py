@@ -7,6 +7,7 @@ what is before it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
@@ -23,7 +24,6 @@ from sluice.etl.copy._dump_file import (
 )
 from sluice.etl.copy._dump_folder import METADATA, DumpListing, list_folder, read_position
 from sluice.etl.copy._fields import FieldPositions
-from sluice.etl.copy._schema_file import check_schema_file
 from sluice.etl.copy._sql_rows import RowStats, SqlRows
 from sluice.etl.copy._values import (
     SQL_DOUBLED_SYNTAX,
@@ -37,6 +37,7 @@ from sluice.etl.copy.errors import CopyError, DumpError
 from sluice.etl.copy.source import SourceChunk, TableEstimate
 from sluice.relay import RelayError
 from sluice.relay.storage import open_storage
+from sluice.tidb import column_types
 from sluice.tidb.codec.columnar import arrow_type
 from sluice.tidb.folded import folded
 from sluice.tidb.schema import Table
@@ -265,3 +266,44 @@ def _batch(
             raise DumpError(file, place, f"{table.full_name}.{column.name}: {error.what}") from None
     schema = pa.schema([pa.field(column.name, arrow_type(column)) for column in columns])
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+_COLUMN = re.compile(
+    r"^  `((?:[^`]|``)+)` ((?:[^\s('`]|\((?:[^()']|'(?:[^'\\]|\\.|'')*')*\))+)", re.MULTILINE
+)
+_TYPES = column_types.NAMES | {column_types.VAR_STRING: "varchar"}
+
+
+def check_schema_file(file: str, text: str, table: Table) -> None:
+    """Raise CopyError if the CREATE TABLE in `text` has other columns than `table`.
+
+    Dumpling writes SHOW CREATE TABLE, a column a line. Tables are never made from it.
+    """
+    there = [
+        (name.replace("``", "`"), _base_column_type(kind)) for name, kind in _COLUMN.findall(text)
+    ]
+    wanted = [
+        (c.name, _column_type(c.tp, is_bytes=c.kind == "binary"))
+        for c in table.columns
+        if c.public and not c.hidden
+    ]
+    if there == wanted:
+        return
+    odd = next(
+        (f"{a[0]} {a[1]} instead of {b[0]} {b[1]}" for a, b in zip(there, wanted) if a != b), ""
+    )
+    what = odd or f"{len(there)} columns instead of {len(wanted)}"
+    raise CopyError(
+        f"{file}: {table.full_name} is another table there than TiDB had at the dump's position:"
+        f" {what}. Was the table altered while it was dumped, or is the dump of another cluster?"
+        " Dump again"
+    )
+
+
+def _base_column_type(kind: str) -> str:
+    return kind.split("(", 1)[0].lower()
+
+
+def _column_type(tp: int, *, is_bytes: bool) -> str:
+    name = _TYPES.get(tp, "?")
+    return column_types.BYTES_NAMES.get(name, name) if is_bytes else name

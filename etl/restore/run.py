@@ -17,23 +17,25 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
 from sluice.etl.apply import ReplayRange
+from sluice.etl.changes.rules import filter_for_tables
 from sluice.etl.copy import CopyProgressCounts
 from sluice.etl.copy.copy_run import CopyTarget
 from sluice.etl.copy.definitions import SourceSchema
 from sluice.etl.copy.snapshot_source import SnapshotSource
 from sluice.etl.copy.spec import BootstrapSpec
 from sluice.etl.copy.staged_loads import remove_files
+from sluice.etl.copy.statements import create_object, scoped_statement
 from sluice.etl.downstream import CheckpointTable, MySQLSession
+from sluice.etl.downstream.ddl import ALREADY_EXISTS, DdlExecutor
 from sluice.etl.history.archive import archive_through
 from sluice.etl.restore.emptied_tables import check_overrides, overridden_commits
 from sluice.etl.restore.estimate import TimeEstimate
 from sluice.etl.restore.executor import RestoreExecutor
-from sluice.etl.restore.finalize import create_views_and_sequences, drop_unrequested
 from sluice.etl.restore.lineage import Name
 from sluice.etl.restore.load_snapshot import LoadSnapshot
 from sluice.etl.restore.plan import RestorePlan
@@ -41,12 +43,15 @@ from sluice.etl.restore.replay_log import replay_log
 from sluice.etl.restore.request import RestoreRequest
 from sluice.etl.restore.scratch import ScratchSchema, scratch_schema_name
 from sluice.etl.restore.summary import RestoreSummary, RestoreVerification
+from sluice.etl.restore.target_inspection import inspect_target
 from sluice.etl.restore.verify import verify_restored
 from sluice.etl.settings import Settings
 from sluice.relay.archive import Archive, ArchiveLog
 from sluice.relay.jobs import CANCELLED, DONE, PAUSE, PAUSED, Job, JobRun, StopRequested
 from sluice.relay.storage import open_storage
 from sluice.relay.url import folder_of
+from sluice.tidb.folded import folded
+from sluice.tidb.schema import Table
 
 __all__ = ["RestoreRun"]
 
@@ -305,3 +310,32 @@ def _measured_rates(summary: RestoreSummary) -> dict[str, float]:
             max(0.0, summary.stages_s["verify"] - TimeEstimate().a_verification) / inside
         )
     return found
+
+
+def drop_unrequested(scratch: ScratchSchema, made: Sequence[Name], asked: Sequence[Name]) -> None:
+    """Drop what was `made` and isn't `asked` for. Raises DownstreamError."""
+    kept = {(folded(schema), folded(name)) for schema, name in asked}
+    scratch.remove([name for name in made if (folded(name[0]), folded(name[1])) not in kept])
+
+
+def create_views_and_sequences(
+    session: MySQLSession, own: Settings, others: Sequence[Table], ts: int
+) -> list[str]:
+    """Make views and sequences; what couldn't be made, in words.
+
+    Raises DownstreamError, DdlError.
+    """
+    if not others:
+        return []
+    filters = filter_for_tables((table.schema_name, table.name) for table in others)
+    executor = DdlExecutor(session)
+    warnings: list[str] = []
+    for table in others:
+        place = own.routes.target(table.schema_name, table.name)
+        wanted = scoped_statement(create_object(table, ts), filters, own.routes)
+        if wanted is None or inspect_target(session, [(place.schema, place.table)]).tables:
+            continue
+        executor.fingerprint(wanted)
+        warnings += [one for one in executor.execute(wanted) if not one.endswith(ALREADY_EXISTS)]
+        session.commit()
+    return warnings

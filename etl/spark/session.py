@@ -16,20 +16,20 @@ import socket
 import time
 import uuid
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
 import grpc
 from pyspark.errors import PySparkException
+from pyspark.sql.connect.client import DefaultChannelBuilder
 from pyspark.sql.connect.client.core import RpcDeadlines
 from pyspark.sql.connect.client.retries import DefaultPolicy
+from pyspark.sql.connect.proto import ConfigRequest, KeyValue
 from pyspark.sql.connect.session import SparkSession
 
 from sluice.errors import Signal
-from sluice.etl.settings import Spark
-from sluice.etl.spark.channel import Channel
-from sluice.etl.spark.conf import configure
+from sluice.etl.settings import SettingsError, Spark
 from sluice.etl.spark.error_translation import is_closed_session, summary_line
 from sluice.etl.spark.errors import SparkUnavailableError
 from sluice.etl.spark.remote_workers import WorkerRequirements
@@ -52,6 +52,11 @@ _CONFS = {
     "spark.connect.session.planCache.enabled": "false",
 }
 _MAX_GENERATIONS = 1_000
+_CHANNEL_OPTIONS = [
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 2_000),
+]
 _PORT = 15002
 """The port of a URL without one, as in pyspark."""
 _REACH_TIMEOUT_S = 3.0
@@ -174,3 +179,55 @@ def _make_ready(server: Spark, spark: Any, places: Sequence[str]) -> None:
         needs.send(spark)
     configure(spark, server, _CONFS | needs.confs | {_MARK: needs.mark})
     needs.note(spark)
+
+
+def configure(spark: Any, server: Spark, own: Mapping[str, str]) -> None:
+    """Set `own`, and the values of ``[spark.conf]``.
+
+    Raises SettingsError for what only the server's start could have set, and hasn't.
+    """
+    _set(spark, own)
+    asked = server.conf_texts
+    if not asked:
+        return
+    _set(spark, asked, silent=True)
+    there = spark.client.get_config_with_defaults(*((key, "") for key in asked))
+    for (key, wanted), found in zip(asked.items(), there, strict=True):
+        if found != wanted:
+            raise SettingsError(
+                f"[spark.conf] {key} = {wanted!r}: the Spark Connect server at {server.remote} was"
+                f" started with {found or 'nothing'!r}, and no session can change that: start it"
+                " with this value, as `sluice spark connect` does, or take the key out"
+            )
+
+
+def _set(spark: Any, confs: Mapping[str, str], *, silent: bool = False) -> None:
+    pairs = [KeyValue(key=key, value=value) for key, value in confs.items()]
+    spark.client.config(ConfigRequest.Operation(set=ConfigRequest.Set(pairs=pairs, silent=silent)))
+
+
+class Channel(DefaultChannelBuilder):  # type: ignore[misc] # pyspark has no types here
+    """Makes the channel of a session. The token is in no URL, so that no error shows it."""
+
+    def __init__(self, server: Spark, session_id: str) -> None:
+        super().__init__(
+            f"{server.remote.rstrip('/')}/;session_id={session_id};user_id=sluice", _CHANNEL_OPTIONS
+        )
+        self._server = server
+
+    def toChannel(self) -> grpc.Channel:
+        """Open the channel.
+
+        Raises SettingsError if a file or a token in the settings is missing.
+        """
+        server, token = self._server, self._server.token()
+        if server.uses_tls:
+            credentials = grpc.ssl_channel_credentials(*server.tls_files())
+        elif token:
+            credentials = grpc.local_channel_credentials(grpc.LocalConnectionType.LOCAL_TCP)
+        else:
+            return self._insecure_channel(self.endpoint)
+        if token:
+            shown = grpc.access_token_call_credentials(token)
+            credentials = grpc.composite_channel_credentials(credentials, shown)
+        return self._secure_channel(self.endpoint, credentials)

@@ -16,7 +16,7 @@ import pymysql.connections
 
 from sluice.etl.apply import _adaptive_limits as _batch_size
 from sluice.etl.apply import run_apply
-from sluice.etl.changes.planning import _transaction_splits as _cuts
+from sluice.etl.changes.planning import _change_set_builder as _cuts
 from sluice.etl.changes.rules import Route, Routes
 from sluice.etl.settings import Apply, Downstream, Relay, Settings, Upstream
 from tests.etl.preparing import local_preparer

@@ -11,8 +11,7 @@ import yaml
 from prometheus_client.core import Metric
 
 from monitoring import boards
-from sluice.etl.operate.metrics.collector import PipelineCollector
-from sluice.etl.operate.metrics.families import families
+from sluice.etl.operate.metrics.collector import PipelineCollector, families
 from sluice.etl.settings.pipelines import Pipelines
 from sluice.pump_service.capture.capture import CaptureStatus
 from sluice.pump_service.metrics import PumpMetrics

@@ -5,11 +5,26 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
+from dataclasses import replace
 
+from sluice.etl.changes.rules import FOR_TIDB_ALONE, Filter, skip_reason
 from sluice.etl.changes.steps import CommitDetail, ScopedDdl, Step, TransactionDetail
 from sluice.etl.downstream import Checkpoint, SavepointFile
-from sluice.etl.downstream.sinks._binlog_ddl import with_recorded_statement
 from sluice.etl.downstream.sinks.sink import BeforeCommit, SinkResult, always_confirm
+from sluice.tidb.ddl_actions import Action
+
+_PASS_ALL = Filter()  # what filters leave out never becomes a step
+# a reader of the file or topic may be a TiDB
+_TIDB_ONLY_ACTIONS = FOR_TIDB_ALONE.keys() - {Action.REPAIR_TABLE}
+
+
+def with_recorded_statement(ddl: ScopedDdl) -> ScopedDdl | None:
+    """Return a ddl step's detail with the statement to be written as its query; None for none."""
+    if ddl.replaced_by is not None:
+        statements = [statement.rstrip().rstrip(";") for statement in ddl.replaced_by]
+        return replace(ddl, query="; ".join(statements)) if statements else None
+    plain = replace(ddl, type=0) if ddl.type in _TIDB_ONLY_ACTIONS else ddl
+    return ddl if skip_reason(plain, _PASS_ALL) is None else None
 
 
 class BinlogSink(ABC):

@@ -18,7 +18,9 @@ from prometheus_client import (
 from prometheus_client.core import GaugeMetricFamily, Metric
 
 from sluice.etl.cached_value import SourcePoller
-from sluice.etl.operate.metrics.families import families
+from sluice.etl.operate.metrics import drainer_metrics as originals
+from sluice.etl.operate.metrics import sluice_metrics as own
+from sluice.etl.operate.metrics.family import histogram, metric
 from sluice.etl.operate.metrics.pipeline_sample import PipelineSample, sample
 from sluice.etl.settings.pipelines import NamedPipeline
 
@@ -138,3 +140,12 @@ def _by_pipeline(name: str, text: str, samples: Mapping[str, float]) -> Metric:
     for pipeline in sorted(samples):
         family.add_metric([pipeline], samples[pipeline])
     return family
+
+
+def families(seen: Mapping[str, PipelineSample]) -> Iterator[Metric]:
+    """Yield the metrics of pipelines, which are given by name."""
+    for family in (*originals.COUNTED, *own.COUNTED):
+        yield metric(family, seen)
+    for timed in (*originals.TIMED, *own.TIMED):
+        yield histogram(timed, seen)
+    yield originals.read_sizes(seen)
