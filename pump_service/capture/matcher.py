@@ -110,7 +110,7 @@ class Matcher:
                     self._totals.sorter.add(row.commit_ts, row.start_ts, row.txn_source, change)
             elif kind == _ROLLBACK:
                 if self.initialized:
-                    self._drop(row.start_ts, key)
+                    self._roll_back(row.start_ts, key)
                 else:
                     self._rollbacks.append((row.start_ts, key))
 
@@ -175,17 +175,23 @@ class Matcher:
         for row in commits:  # one without a prewrite has come as COMMITTED
             self._commit(row, is_live=False)
         for start_ts, key in rollbacks:
-            self._drop(start_ts, key)
+            self._roll_back(start_ts, key)
 
-    def _drop(self, start_ts: int, key: bytes) -> None:
+    def _roll_back(self, start_ts: int, key: bytes) -> None:
+        if not self._drop(start_ts, key):
+            with self._totals.sorter.lock:
+                self._totals.sorter.prewrites.roll_back(start_ts)
+
+    def _drop(self, start_ts: int, key: bytes) -> bool:
+        """Forget a prewrite; return whether it was in memory."""
         of = self._open.get(start_ts)
-        if of is None:
-            return
-        found = of.pop(key, None)
-        if found is not None:
-            self._totals.count(start_ts, -1, -_size(found.change))
-            if not of:
-                del self._open[start_ts]
+        found = None if of is None else of.pop(key, None)
+        if of is None or found is None:
+            return False
+        self._totals.count(start_ts, -1, -_size(found.change))
+        if not of:
+            del self._open[start_ts]
+        return True
 
     def take(self, start_ts: int) -> Iterable[RunRecord]:
         """Take out the prewrites of one transaction, sorted by key, for a file."""

@@ -65,16 +65,17 @@ class RunFolder:
 
 
 def write_records(path: Path, records: Iterable[RunRecord]) -> int:
-    """Append records to a file; return its size before. Raises OSError."""
+    """Append records to a file; return their number. Raises OSError."""
+    written = 0
     with path.open("ab", buffering=_WRITE_BYTES) as file:
-        begin = file.tell()
         pack, write = _HEAD.pack, file.write
         for commit_ts, start_ts, key, kind, source, value, old in records:
+            written += 1
             write(pack(commit_ts, start_ts, kind, source, len(key), len(value), len(old)))
             write(key)
             write(value)
             write(old)
-    return begin
+    return written
 
 
 def read_records(path: Path, begin: int, end: int) -> Iterator[RunRecord]:
@@ -135,6 +136,8 @@ class PrewriteFiles:
     def __init__(self, folder: RunFolder) -> None:
         self._folder = folder
         self._segments: dict[int, list[tuple[Path, int, int]]] = {}
+        self._unended: dict[int, int] = {}
+        """Prewrites of each transaction that haven't been rolled back."""
         self._live: dict[Path, int] = {}
         self._current: Path | None = None
         self.bytes = 0
@@ -148,8 +151,10 @@ class PrewriteFiles:
         path = self._current
         if path is None or (path.exists() and path.stat().st_size > _ROTATE_BYTES):
             path = self._current = self._folder.new()
-        begin = write_records(path, records)
+        begin = path.stat().st_size if path.exists() else 0
+        written = write_records(path, records)
         end = path.stat().st_size
+        self._unended[start_ts] = self._unended.get(start_ts, 0) + written
         self._segments.setdefault(start_ts, []).append((path, begin, end))
         self._live[path] = self._live.get(path, 0) + 1
         self.bytes += end - begin
@@ -158,8 +163,20 @@ class PrewriteFiles:
         """Return a reader of each segment of a transaction."""
         return [read_records(*segment) for segment in self._segments.get(start_ts, ())]
 
+    def roll_back(self, start_ts: int) -> None:
+        """Count the rollback of a key; with the last one the transaction's segments are dropped.
+
+        TiKV may send a rollback twice, so they may be dropped early. That is safe: a commit that
+        came nevertheless would have no prewrite, and be captured again.
+        """
+        if start_ts in self._unended:
+            self._unended[start_ts] -= 1
+            if not self._unended[start_ts]:
+                self.drop(start_ts)
+
     def drop(self, start_ts: int) -> None:
         """Forget a transaction; a file without any other is removed."""
+        self._unended.pop(start_ts, None)
         for path, begin, end in self._segments.pop(start_ts, ()):
             self.bytes -= end - begin
             self._live[path] -= 1

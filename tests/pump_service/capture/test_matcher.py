@@ -153,3 +153,24 @@ def test_what_an_ended_subscription_had_open_is_forgotten(play):
     play.send(INITIALIZED, prewrite(20), prewrite(21, key=OTHER))
     play.matcher.close()
     assert (play.totals.prewrites, play.totals.bytes) == (0, 0)
+
+
+def test_spilled_prewrites_of_a_rolled_back_transaction_give_their_files_back(tmp_path):
+    play = Play(tmp_path, is_spilling=True)
+    play.send(INITIALIZED, prewrite(20), prewrite(20, key=OTHER), prewrite(21))
+    play.send(rollback(20))
+    assert 20 in play.sorter.prewrites, "the other key may still be committed"
+    play.send(rollback(20, OTHER), commit(21, 30))
+    assert 20 not in play.sorter.prewrites
+    assert [row[1] for row in play.out()] == [21]
+    assert play.sorter.prewrites.bytes == 0
+    assert not list((tmp_path / "runs").iterdir())
+
+
+def test_a_transaction_that_commits_although_its_prewrites_were_given_up_is_captured_again(
+    tmp_path,
+):
+    play = Play(tmp_path, is_spilling=True)
+    play.send(INITIALIZED, prewrite(20), prewrite(20, key=OTHER), rollback(20), rollback(20))
+    with pytest.raises(UnmatchedCommitError):
+        play.send(commit(20, 30, OTHER))
