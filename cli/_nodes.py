@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import json
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import click
 
 from sluice.cli._settings import config_option, operator_name, settings_for_write, settings_of
 from sluice.tidb import NodeStatus, tso
+
+if TYPE_CHECKING:
+    from sluice.etl.settings import Settings
 
 _HELP = {
     "pumps": {
@@ -50,13 +56,34 @@ def _list(kind: str) -> click.Command:
     def command(ctx: click.Context, *, as_json: bool, config: str | None) -> None:
         from sluice.etl.operate import nodes
 
-        found = nodes.list_nodes(settings_of(ctx, config), kind)
+        settings = settings_of(ctx, config)
+        found = nodes.list_nodes(settings, kind)
         if as_json:
             click.echo(json.dumps([node.to_dict() for node in found], indent=1, ensure_ascii=False))
-        else:
-            click.echo("\n".join(map(_line, found)) or f"no {kind} in the registry")
+            return
+        captures = _capture_lines(found, settings)
+        lines = [line for node in found for line in (_line(node), *captures.get(node.node_id, ()))]
+        click.echo("\n".join(lines) or f"no {kind} in the registry")
 
     return command
+
+
+def _capture_lines(found: Sequence[NodeStatus], settings: Settings) -> dict[str, list[str]]:
+    """Return what each capture does, by node id of the pumps that answer."""
+    from sluice.etl.operate.node_http import capture_lines, captures
+
+    asked = [
+        node
+        for node in found
+        if node.captured_cluster_id is not None and node.state not in ("paused", "offline")
+    ]
+    answers = captures([node.host for node in asked], settings.upstream.tls())
+    now_ms = time.time_ns() // 1_000_000
+    return {
+        node.node_id: [f"{'':<24} {line}" for line in capture_lines(answer, now_ms)]
+        for node, answer in zip(asked, answers, strict=True)
+        if answer
+    }
 
 
 def _line(node: NodeStatus) -> str:

@@ -27,6 +27,7 @@ from sluice.etl.operate.form_actions import ACTIONS, OperateForm, dispatch, orde
 from sluice.etl.operate.status import (
     list_overrides,
     orders,
+    pumps_with_captures,
     read_checkpoint_in_time,
     registered_pumps,
     status,
@@ -55,6 +56,7 @@ __all__ = [
     "orders",
     "parse_moment",
     "pause",
+    "pumps_with_captures",
     "read_checkpoint_in_time",
     "registered_pumps",
     "remove_override",

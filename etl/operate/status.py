@@ -27,6 +27,7 @@ __all__ = [
     "newest_checkpoint",
     "now_ms",
     "orders",
+    "pumps_with_captures",
     "read_checkpoint_in_time",
     "registered_pumps",
     "status",
@@ -46,7 +47,7 @@ def status(settings: Settings) -> dict[str, Any]:
     first, last = relay.first(), relay.last()
     questions: dict[str, Callable[[], Any]] = {
         "downstream": lambda: _checkpoint_of(settings, last.cluster_id if last is not None else 0),
-        "upstream": lambda: _pumps_with_captures(settings.upstream),
+        "upstream": lambda: pumps_with_captures(settings.upstream),
     }
     asked = SourcePoller().poll(questions, _CHECKPOINT_TIMEOUT_S)
     checkpoint: Checkpoint | None = asked.values.get("downstream")
@@ -155,10 +156,14 @@ def list_overrides(settings: Settings) -> list[dict[str, Any]]:
     ]
 
 
-def _pumps_with_captures(upstream: Upstream) -> list[dict[str, Any]]:
+def pumps_with_captures(upstream: Upstream) -> list[dict[str, Any]]:
     """Return `registered_pumps`, each with its `capture`: None without one or without an answer."""
     pumps = registered_pumps(upstream)
-    running = [pump for pump in pumps if pump["state"] not in ("paused", "offline")]
+    running = [
+        pump
+        for pump in pumps
+        if pump["captured_cluster_id"] is not None and pump["state"] not in ("paused", "offline")
+    ]
     asked = captures([pump["host"] for pump in running], upstream.tls())
     found = dict(zip([pump["node_id"] for pump in running], asked, strict=True))
     return [pump | {"capture": found.get(pump["node_id"])} for pump in pumps]

@@ -149,7 +149,7 @@ function pumps({ pumps: found, errors, as_of_ms }) {
                 h(
                   "tr",
                   { id: `pump-${pump.node_id}` },
-                  h("td", {}, h("span", {}, pump.node_id), h("div", { class: "quiet mono" }, pump.host)),
+                  h("td", {}, h("span", {}, pump.node_id), h("div", { class: "quiet mono" }, pump.host), pump.capture.map((line) => h("div", { class: "quiet" }, line))),
                   h("td", {}, pill(pump.state, pump.registry_state)),
                   h("td", { class: "number" }, span(pump.lag_ms)),
                 ),

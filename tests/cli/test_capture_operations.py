@@ -8,6 +8,8 @@ import pytest
 from sluice.cli.status import _exit_code
 from sluice.devstack.stack import Stack
 from sluice.devstack.tidb.mvcc_records import Change
+from sluice.etl import load_settings
+from sluice.etl.operate.overview import overview
 from sluice.pump_service.capture.check import check_capture
 from sluice.tidb import EtcdClient, NodeStatus, PDClient, Registry, tso
 from tests import recorded_changes
@@ -63,6 +65,12 @@ def test_status_shows_a_capture_and_the_transaction_that_holds_it_back(tmp_path,
         assert "captures from TiKV, " in shown and " live" in shown, shown
         assert f"held back by a lock of transaction {start_ts} " in shown
         assert f"on key {key.hex()} in region " in shown
+        listed = typed("pumps", "list", "--config", config).stdout
+        assert "captures cluster " in listed
+        assert f"held back by a lock of transaction {start_ts} " in listed, listed
+        seen = overview(load_settings(config))
+        (pump,) = seen.pumps
+        assert pump.is_captured and pump.capture[-1].startswith("held back by a lock of transaction")
     finally:
         stage.close()
 

@@ -106,6 +106,8 @@ def _pump_blockers(seen: Overview) -> Iterator[str]:
                 f"pump {pump.node_id} ({pump.host}, {pump.registry_state}) is"
                 f" {_seconds_text(pump.lag_ms)} behind: nothing after"
                 f" {tso.text(pump.max_commit_ts)} can be landed"
+                + "".join(f"; it {line}" for line in pump.capture[:1])
+                + "".join(f"; {line}" for line in pump.capture[1:])
             )
     if not seen.pumps and "upstream" in seen.as_of_ms:
         yield "no pump is registered: TiDB has nowhere to send what it commits"

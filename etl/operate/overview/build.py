@@ -10,6 +10,7 @@ from sluice.etl import operate
 from sluice.etl.cached_value import PollResults
 from sluice.etl.downstream import Checkpoint
 from sluice.etl.downstream.ownership import PipelineIdentity
+from sluice.etl.operate.node_http import capture_lines
 from sluice.etl.operate.overview.blockers import blockers
 from sluice.etl.operate.overview.model import (
     IDLE,
@@ -138,6 +139,7 @@ def _pump_part(pump: dict[str, Any], now_ms: float) -> PumpPart:
         pump["max_commit_ts"],
         lag_ms,
         pump["captured_cluster_id"] is not None,
+        tuple(capture_lines(pump["capture"], int(now_ms))) if pump["capture"] else (),
     )
 
 

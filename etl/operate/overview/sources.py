@@ -96,7 +96,7 @@ def _questions(
 
     return {
         "relay": lambda: RelayEnds.load(settings),
-        "upstream": lambda: operate.registered_pumps(settings.upstream),
+        "upstream": lambda: operate.pumps_with_captures(settings.upstream),
         "downstream": checkpoint,
         "orders": orders,
         "measures": lambda: CounterStore(relay(), downstream_name(settings.target)).totals(),
