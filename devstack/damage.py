@@ -18,6 +18,7 @@ import pymysql
 from pymysql.connections import Connection
 
 from sluice.devstack.compare import snapshot_rows
+from sluice.etl.changes.formats.sql_text import quote_name
 
 _REMOVED_ROWS, _CHANGED_ROWS, _ADDED_ROWS = 100, 50, 10
 _FAR = 1_000_000_000
@@ -128,7 +129,7 @@ def _describe_table(database: Connection[Any], full_name: str) -> _Table | None:
 
 def _final_keys(database: Connection[Any], table: _Table, snapshot: Path) -> Iterator[int]:
     """Yield the keys of rows that are as they will be at the end."""
-    names = ", ".join(f"CAST(`{column}` AS CHAR)" for column in table.columns)
+    names = ", ".join(f"CAST({quote_name(column)} AS CHAR)" for column in table.columns)
     with database.cursor() as cursor:
         cursor.execute(f"SELECT {names} FROM {table.quoted}")
         there = set(cursor.fetchall())

@@ -70,7 +70,9 @@ def test_status_shows_a_capture_and_the_transaction_that_holds_it_back(tmp_path,
         assert f"held back by a lock of transaction {start_ts} " in listed, listed
         seen = overview(load_settings(config))
         (pump,) = seen.pumps
-        assert pump.is_captured and pump.capture[-1].startswith("held back by a lock of transaction")
+        assert pump.is_captured and pump.capture[-1].startswith(
+            "held back by a lock of transaction"
+        )
     finally:
         stage.close()
 
