@@ -15,10 +15,10 @@ import inspect
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import fields
-from typing import Any, ClassVar, Self, TypeVar, get_args
+from typing import Any, ClassVar, Self, TypeVar, get_args, get_origin, get_type_hints
 
 from cattrs import ClassValidationError, Converter, IterableValidationError, override
-from cattrs.cols import is_mapping
+from cattrs.cols import is_mapping, list_structure_factory
 from cattrs.gen import make_dict_structure_fn, make_dict_unstructure_fn
 from cattrs.v import format_exception, transform_error
 
@@ -72,7 +72,7 @@ class JsonDocument:
     JSON_FIELDS: ClassVar[Mapping[str, Any]] = {}
     """The fields that differ, with `OMIT_DEFAULT` or another `cattrs.override`."""
     JSON_COMPLETE: ClassVar[bool] = False
-    """Refuse documents without a field that has a default."""
+    """Refuse documents without a field that has a default, but for `JSON_FIELDS`."""
     JSON_ARRAY: ClassVar[bool] = False
     """Write a list of the fields' values in place of an object."""
 
@@ -144,7 +144,11 @@ def _structure_object(kind: Any, converter: Converter) -> Callable[[Any, Any], A
     hook = make_dict_structure_fn(
         kind, converter, _cattrs_forbid_extra_keys=True, **kind.JSON_FIELDS
     )
-    required = {field.name for field in fields(kind)} if kind.JSON_COMPLETE else set()
+    required = (
+        {field.name for field in fields(kind)} - kind.JSON_FIELDS.keys()
+        if kind.JSON_COMPLETE
+        else set()
+    )
 
     def structure(document: Any, _: Any) -> Any:
         if type(document) is not dict:
@@ -160,6 +164,35 @@ def _unstructure_object(kind: Any, converter: Converter) -> Callable[[Any], dict
     return make_dict_unstructure_fn(kind, converter, **kind.JSON_FIELDS)
 
 
+def _is_listed(kind: Any) -> bool:
+    made = get_origin(kind)
+    return made in (list, frozenset) or (made is tuple and get_args(kind)[-1] is Ellipsis)
+
+
+def _structure_listed(kind: Any, converter: Converter) -> Callable[[Any, Any], Any]:
+    made = get_origin(kind)
+    values: Any = list[get_args(kind)[0]]  # type: ignore[misc]
+    hook = list_structure_factory(values, converter)
+
+    def structure(document: Any, _: Any) -> Any:
+        if type(document) not in (list, tuple):  # text is a sequence, too
+            raise ValueError(f"expected a list, found {document!r:.{_MAX_FOUND_CHARS}}")
+        return made(hook(document, values))
+
+    return structure
+
+
+def _is_array(kind: Any) -> bool:
+    return getattr(kind, "JSON_ARRAY", False)
+
+
+def _structure_array(kind: Any, converter: Converter) -> Callable[[Any, Any], Any]:
+    hints = get_type_hints(kind)
+    values = tuple[tuple(hints[field.name] for field in fields(kind))]  # type: ignore[misc, valid-type]
+    hook = converter.get_structure_hook(values)
+    return lambda document, _: kind(*hook(document, values))
+
+
 def _new_converter() -> Converter:
     converter = Converter(
         forbid_extra_keys=True, unstruct_collection_overrides={frozenset: sorted, tuple: list}
@@ -170,11 +203,13 @@ def _new_converter() -> Converter:
         converter.register_structure_hook(kinds[0], _checked(*kinds))
     structured(_has_int_keys)(_structure_int_keys)
     unstructured(_has_int_keys)(_unstructure_int_keys)
+    structured(_is_listed)(_structure_listed)
     structured(_is_object)(_structure_object)
     unstructured(_is_object)(_unstructure_object)
-    is_array = lambda kind: getattr(kind, "JSON_ARRAY", False)  # noqa: E731
-    structured(is_array, lambda _: converter.structure_attrs_fromtuple)
-    unstructured(is_array, lambda _: converter.unstructure_attrs_astuple)
+    structured(_is_array)(_structure_array)
+    unstructured(
+        _is_array, lambda _: lambda value: list(converter.unstructure_attrs_astuple(value))
+    )
     structured(_has_own("from_json"), lambda kind: lambda document, _: kind.from_json(document))
     unstructured(_has_own("to_json"), lambda _: lambda value: value.to_json())
     return converter

@@ -16,13 +16,13 @@ import contextlib
 import json
 import re
 import time
-from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections.abc import Container, Iterable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
 
 from sluice.errors import RequestError
 from sluice.relay.errors import RelayCorruptError, RelayError
-from sluice.relay.format_version import parse_json
+from sluice.relay.json_codec import OMIT_DEFAULT, JsonDocument
 from sluice.relay.storage import Storage
 
 SKIP, REPLACE = "skip", "replace"
@@ -41,12 +41,16 @@ class OverrideExistsError(RequestError, RelayError):
 
 
 @dataclass(frozen=True, slots=True)
-class Override:
+class Override(JsonDocument):
     """`skip`: nothing of the transaction or DDL at `commit_ts` (TSO) goes downstream.
 
     `replace`: in place of the DDL statement there, `sql` is executed, statement by statement; may
     be empty.
     """
+
+    JSON_NAME: ClassVar = "an override"
+    JSON_FIELDS: ClassVar = {"start_ts": OMIT_DEFAULT}
+    JSON_COMPLETE: ClassVar = True
 
     commit_ts: int
     action: str
@@ -69,40 +73,9 @@ class Override:
         """Return the commit_ts, or minus the start_ts for one of several: see `is_named`."""
         return _named(self.commit_ts, self.start_ts)
 
-    def to_json(self) -> bytes:
-        """Return the file's content."""
-        return json.dumps(self.to_dict(), ensure_ascii=False).encode() + b"\n"
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return it as JSON values; `start_ts` only if it names one of several."""
-        document = asdict(self) | {"sql": list(self.sql)}
-        if not self.start_ts:
-            del document["start_ts"]
-        return document
-
-    @classmethod
-    def from_dict(cls, raw: Mapping[str, Any]) -> Override:
-        """Strict: every field, nothing else. Raises ValueError."""
-        kinds: dict[str, type] = {
-            "commit_ts": int,
-            "action": str,
-            "sql": list,
-            "by": str,
-            "why": str,
-            "made_ms": int,
-            "start_ts": int,
-        }
-        raw = {"start_ts": 0} | dict(raw)
-        if set(raw) != set(kinds):
-            raise ValueError(f"an override has the fields {sorted(raw)}, expected {sorted(kinds)}")
-        for name, kind in kinds.items():
-            if type(raw[name]) is not kind:
-                raise ValueError(f"field {name} is {raw[name]!r}, expected {kind.__name__}")
-        if raw["action"] not in (SKIP, REPLACE):
-            raise ValueError(f"action {raw['action']!r} is neither {SKIP} nor {REPLACE}")
-        if not all(type(statement) is str for statement in raw["sql"]):
-            raise ValueError("field sql must hold strings")
-        return cls(**{**raw, "sql": tuple(raw["sql"])})
+    def __post_init__(self) -> None:
+        if self.action not in (SKIP, REPLACE):
+            raise ValueError(f"action {self.action!r} is neither {SKIP} nor {REPLACE}")
 
     def __str__(self) -> str:
         what = "skipped" if self.action == SKIP else f"replaced by {len(self.sql)} statements"
@@ -123,7 +96,7 @@ class Overrides:
         """
         path = _path(override.key)
         try:
-            self._storage.create(path, override.to_json())
+            self._storage.create(path, override.to_bytes())
         except FileExistsError:
             raise OverrideExistsError(
                 f"{self._storage.url}/{path} exists: there is an override about commit_ts"
@@ -221,7 +194,7 @@ class Overrides:
     def _read(self, key: OverrideKey) -> Override | None:
         path = _path(key)
         try:
-            override = Override.from_dict(parse_json(self._storage.read(path), "an override"))
+            override = Override.from_bytes(self._storage.read(path))
             if override.key != key:
                 raise ValueError(
                     f"it is about commit_ts {override.commit_ts}, start_ts {override.start_ts}"

@@ -11,8 +11,7 @@ besides them the delimiter, or where there is none the first byte of the separat
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -25,6 +24,7 @@ from sluice.etl.copy._fields import (
 )
 from sluice.etl.copy._sql_rows import RowStats
 from sluice.etl.copy.errors import CopyError, DumpError
+from sluice.relay.json_codec import JsonDocument
 
 _DELIMITERS = (b'"', b"'", b"")
 _TERMINATORS = (b"\r\n", b"\n")
@@ -32,7 +32,7 @@ _MAX_SHOWN_CHARS = 60
 
 
 @dataclass(frozen=True, slots=True)
-class CsvFormat:
+class CsvFormat(JsonDocument):
     """The separators of fields and rows. None: to be detected from the header."""
 
     separator: str | None = None
@@ -41,10 +41,6 @@ class CsvFormat:
     header: bool = True
     escapes: bool = True
     null: str = "\\N"
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the JSON values."""
-        return asdict(self)
 
     @property
     def is_known(self) -> bool:

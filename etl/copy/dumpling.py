@@ -36,6 +36,7 @@ from sluice.etl.copy._values import (
 from sluice.etl.copy.errors import CopyError, DumpError
 from sluice.etl.copy.source import SourceChunk, TableEstimate
 from sluice.relay import RelayError
+from sluice.relay.json_codec import JsonDocument
 from sluice.relay.storage import open_storage
 from sluice.tidb import column_types
 from sluice.tidb.codec.columnar import arrow_type
@@ -49,7 +50,7 @@ _HEAD_BYTES = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
-class DumplingOptions:
+class DumplingOptions(JsonDocument):
     """Options of a dump that its files don't have.
 
     `escapes`: backslash escapes, Dumpling's default. `chunk_bytes`: larger plain files are cut.
@@ -58,15 +59,6 @@ class DumplingOptions:
     csv: CsvFormat = field(default_factory=CsvFormat)
     escapes: bool = True
     chunk_bytes: int = CHUNK_BYTES
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the JSON values."""
-        return {"csv": self.csv.to_json(), "escapes": self.escapes, "chunk_bytes": self.chunk_bytes}
-
-    @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> Self:
-        """Return the options from `to_json`'s values."""
-        return cls(CsvFormat(**document["csv"]), document["escapes"], document["chunk_bytes"])
 
 
 class DumplingFolder:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from sluice.etl.changes.formats.table_fallbacks import zone_dependent_columns
 from sluice.etl.changes.rules import Filter, RouteError, Routes
 from sluice.etl.copy.definitions import SourceSchema
 from sluice.etl.copy.errors import CopyError
 from sluice.etl.copy.source import RowSource, SourceChunk
+from sluice.relay.json_codec import JsonDocument
 from sluice.tidb import tso
 from sluice.tidb.schema import Table
 from sluice.tidb.table_name import fits, full_name
@@ -22,7 +22,7 @@ _ESTIMATED_BYTES_PER_S = 30_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class PlannedTable:
+class PlannedTable(JsonDocument):
     """A table to be copied to `schema`.`name` downstream.
 
     `merged`: others are copied there, too. `brought`: the stored generated columns whose values
@@ -41,26 +41,9 @@ class PlannedTable:
         """`schema.table` downstream."""
         return full_name(self.schema, self.name)
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the JSON values; `from_json` is the inverse."""
-        return {
-            "table": self.table.to_json(),
-            "schema": self.schema,
-            "name": self.name,
-            "merged": self.merged,
-            "bytes": self.bytes,
-            "brought": list(self.brought),
-        }
-
-    @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> PlannedTable:
-        """Return the table from `to_json`'s values."""
-        brought = tuple(document.get("brought", ()))
-        return cls(**{**document, "table": Table.from_json(document["table"]), "brought": brought})
-
 
 @dataclass(frozen=True, slots=True)
-class CopyPlan:
+class CopyPlan(JsonDocument):
     """A plan, whose chunks are numbered by their places in `chunks`.
 
     A chunk belongs to the table at its place of `of_table`. `problems` hinder the copy; `notes`
@@ -104,31 +87,6 @@ class CopyPlan:
             *(f"note     {one}" for one in self.notes),
             *(f"stops    {one}" for one in self.problems),
         ]
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the JSON values; `from_json` is the inverse."""
-        return {
-            "ts": self.ts,
-            "schema_version": self.schema_version,
-            "tables": [t.to_json() for t in self.tables],
-            "chunks": [c.to_json() for c in self.chunks],
-            "of_table": list(self.of_table),
-            "problems": list(self.problems),
-            "notes": list(self.notes),
-        }
-
-    @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> CopyPlan:
-        """Return the plan from `to_json`'s values."""
-        return cls(
-            document["ts"],
-            document["schema_version"],
-            tuple(map(PlannedTable.from_json, document["tables"])),
-            tuple(map(SourceChunk.from_json, document["chunks"])),
-            tuple(document["of_table"]),
-            tuple(document["problems"]),
-            tuple(document["notes"]),
-        )
 
 
 def make_copy_plan(

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
+from sluice.relay.json_codec import JsonDocument
 from sluice.tidb.schema import Table
 from sluice.tidb.table_name import full_name
 
@@ -22,7 +23,7 @@ _MAX_SHOWN_CHARS = 500
 
 
 @dataclass(frozen=True, slots=True)
-class SourceChunk:
+class SourceChunk(JsonDocument):
     """Rows of one table.
 
     `place` locates them, in the source's own terms; `bytes` is about how much there is to read.
@@ -41,21 +42,6 @@ class SourceChunk:
 
     def __str__(self) -> str:
         return f"{self.full_name} {json.dumps(dict(self.place))}"[:_MAX_SHOWN_CHARS]
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the JSON values; `from_json` is the inverse."""
-        return {
-            "schema": self.schema,
-            "table": self.table,
-            "number": self.number,
-            "place": dict(self.place),
-            "bytes": self.bytes,
-        }
-
-    @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> SourceChunk:
-        """Return the chunk from `to_json`'s values."""
-        return cls(**document)
 
 
 @dataclass(frozen=True, slots=True)

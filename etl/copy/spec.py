@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any, Self
+from dataclasses import dataclass
+from typing import Any
 
 from sluice.etl.copy.source import RowSource
 from sluice.etl.copy.sources import open_source
+from sluice.relay.json_codec import JsonDocument
 
 __all__ = ["BootstrapSpec"]
 
@@ -16,7 +17,7 @@ _MAX_SHOWN_CHARS = 500
 
 
 @dataclass(frozen=True, slots=True)
-class BootstrapSpec:
+class BootstrapSpec(JsonDocument):
     """The specification of a bootstrap.
 
     `source`: the values of `RowSource.spec`. `tables`: globs, () for all that the rules want.
@@ -33,16 +34,3 @@ class BootstrapSpec:
 
     def __str__(self) -> str:
         return json.dumps(self.to_json())[:_MAX_SHOWN_CHARS]
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the JSON values; `from_json` is the inverse."""
-        return asdict(self) | {
-            "source": dict(self.source),
-            "tables": list(self.tables),
-            "into": list(self.into),
-        }
-
-    @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> Self:
-        """Return the specification from `to_json`'s values."""
-        return cls(document["source"], tuple(document["tables"]), tuple(document["into"]))

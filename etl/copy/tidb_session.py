@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 import ssl
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Self
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Self
 
 import pymysql
 
@@ -18,6 +18,7 @@ from sluice.etl.changes.formats.sql_text import fill_placeholders
 from sluice.etl.copy.errors import CopyError
 from sluice.etl.settings.sql_login import LoginConnection
 from sluice.etl.settings.sql_tls import sql_tls
+from sluice.relay.json_codec import JsonDocument
 
 if TYPE_CHECKING:
     from sluice.etl.settings import Upstream
@@ -35,7 +36,7 @@ _SETTINGS = (
 
 
 @dataclass(frozen=True, slots=True)
-class TidbAddress:
+class TidbAddress(JsonDocument):
     """The address at which TiDB serves SQL, and the user who reads there.
 
     `password_env`: the environment variable that holds the password, on every machine that reads.
@@ -66,15 +67,6 @@ class TidbAddress:
             upstream.sql_ssl_key,
             upstream.sql_ssl_verify_identity,
         )
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the JSON values, without a secret."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> Self:
-        """Return the address from `to_json`'s values."""
-        return cls(**document)
 
     @property
     def shown(self) -> str:

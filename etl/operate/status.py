@@ -152,7 +152,7 @@ def list_overrides(settings: Settings) -> list[dict[str, Any]]:
     overrides = settings.open_relay().overrides
     used = overrides.used_ms()
     return [
-        override.to_dict() | {"used_ms": used.get(override.named)} for override in overrides.list()
+        override.to_json() | {"used_ms": used.get(override.named)} for override in overrides.list()
     ]
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any, Self
+from dataclasses import dataclass, field
 
 from sluice.etl.restore.errors import RestoreError
 from sluice.etl.restore.files_folder import missing_folders, read_manifest
@@ -13,13 +11,14 @@ from sluice.etl.restore.lineage import RestoreGroup, TableLineage, unmatched
 from sluice.etl.restore.sources import LogExtent, RestoreSources
 from sluice.etl.settings import Settings
 from sluice.relay.jobs import with_landed_end
+from sluice.relay.json_codec import JsonDocument
 from sluice.tidb import tso
 
 __all__ = ["FilesPlan", "plan_files"]
 
 
 @dataclass(frozen=True, slots=True)
-class FilesPlan:
+class FilesPlan(JsonDocument):
     """The plan of a restore into files; `base`: the snapshot to compute from, "" for none.
 
     `rows` are those that it has of the `tables`; `problems` prevent it. `begun`: the folder holds
@@ -54,20 +53,6 @@ class FilesPlan:
             + (f"; {extent.unarchived:,} windows are archived first" if extent.unarchived else ""),
             *(f"stops    {one}" for one in self.problems),
         ]
-
-    def to_json(self) -> dict[str, Any]:
-        """Return JSON values; `from_json` is the inverse."""
-        return asdict(self) | {"request": self.request.to_json()}
-
-    @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> Self:
-        """Parse the result of `to_json`."""
-        lists = {name: tuple(document[name]) for name in ("tables", "problems", "folders")}
-        request, extent = (
-            FilesRequest.from_json(document["request"]),
-            LogExtent(**document["extent"]),
-        )
-        return cls(**{**document, **lists, "request": request, "extent": extent})
 
 
 def plan_files(settings: Settings, request: FilesRequest) -> FilesPlan:

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 from sluice.etl.history.as_of.output import FORMATS
 from sluice.etl.restore.errors import RestoreError
+from sluice.relay.json_codec import JsonDocument
 
 __all__ = ["FilesRequest"]
 
 
 @dataclass(frozen=True, slots=True)
-class FilesRequest:
+class FilesRequest(JsonDocument):
     """Everything that was committed through `until` (TSO.
 
     0: all that is landed when it is asked for), of the tables that fit one of `tables` then (globs
@@ -36,17 +36,10 @@ class FilesRequest:
         if self.kind not in FORMATS:
             raise RestoreError(f"{self.kind} is no form of files; there are {', '.join(FORMATS)}")
 
+    def to_json(self) -> dict[str, Any]:
+        """Return JSON values in the order of the files that have them; `from_json` reads them."""
+        return self.asked() | {"folder": str(self.folder), "beside": self.beside}
+
     def asked(self) -> dict[str, Any]:
         """As the manifest has it."""
         return {"until": self.until, "tables": list(self.tables), "kind": self.kind}
-
-    def to_json(self) -> dict[str, Any]:
-        """Return JSON values; `from_json` is the inverse."""
-        return self.asked() | {"folder": str(self.folder), "beside": self.beside}
-
-    @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> Self:
-        """Parse the result of `to_json`."""
-        return cls(
-            **{**document, "tables": tuple(document["tables"]), "folder": Path(document["folder"])}
-        )

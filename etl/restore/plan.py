@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from typing import Any, Self
+from dataclasses import dataclass
 
 from sluice.etl.copy.plan import CopyPlan
 from sluice.etl.restore.lineage import Name
+from sluice.relay.json_codec import JsonDocument
 from sluice.tidb import tso
 from sluice.tidb.schema import Schema, Table
 
@@ -34,7 +33,7 @@ class RestoreCost:
 
 
 @dataclass(frozen=True, slots=True)
-class RestorePlan:
+class RestorePlan(JsonDocument):
     """`since` (TSO) is where the snapshot is, or where the log of windows begins without one.
 
     `snapshot` its id, "" for none. `ids` (but for those in `without_rows`) and `names` as in
@@ -103,38 +102,6 @@ class RestorePlan:
             *(f"note     {one}" for one in self.notes),
             *(f"stops    {one}" for one in self.problems),
         ]
-
-    def to_json(self) -> dict[str, Any]:
-        """Return JSON values; `from_json` is the inverse."""
-        document: dict[str, Any] = {one.name: getattr(self, one.name) for one in fields(self)}
-        listed = {name: list(value) for name, value in document.items() if isinstance(value, tuple)}
-        return document | listed | {
-            "copy": self.copy.to_json(),
-            "asked": [table.to_json() for table in self.asked],
-            "others": [table.to_json() for table in self.others],
-            "schemas": [schema.to_json() for schema in self.schemas],
-            "names": [list(name) for name in self.names],
-            "replaced": [list(name) for name in self.replaced],
-            "cost": {one.name: getattr(self.cost, one.name) for one in fields(self.cost)},
-        }  # fmt: skip
-
-    @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> Self:
-        """Parse the result of `to_json`."""
-        lists = {name: tuple(value) for name, value in document.items() if isinstance(value, list)}
-        return cls(
-            **{
-                **document,
-                **lists,
-                "copy": CopyPlan.from_json(document["copy"]),
-                "asked": tuple(map(Table.from_json, document["asked"])),
-                "others": tuple(map(Table.from_json, document["others"])),
-                "schemas": tuple(map(Schema.from_json, document["schemas"])),
-                "names": tuple((schema, table) for schema, table in document["names"]),
-                "replaced": tuple((schema, table) for schema, table in document["replaced"]),
-                "cost": RestoreCost(**document["cost"]),
-            }
-        )
 
 
 def _duration(seconds: float) -> str:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any, ClassVar, Self
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
 
 from sluice.etl.changes.rules import SchemaPattern, filter_for_tables
 from sluice.etl.restore.errors import RestoreError
 from sluice.etl.settings import Settings, with_target
+from sluice.relay.json_codec import JsonDocument
 
 __all__ = ["SAME_SERVER_INTO", "RestoreRequest"]
 
@@ -21,7 +22,7 @@ cancel out in larger ones.
 
 
 @dataclass(frozen=True, slots=True)
-class RestoreRequest:
+class RestoreRequest(JsonDocument):
     """A request to restore all that was committed through `until`.
 
     `until`: TSO, 0: all that is landed at the request; of the tables that fit one of `tables` then
@@ -91,23 +92,4 @@ class RestoreRequest:
             filters=filters,
             routes=routes,
             ignored_ts=frozenset(),
-        )
-
-    def to_json(self) -> dict[str, Any]:
-        """Return JSON values, without secrets; `from_json` is the inverse."""
-        return asdict(self) | {
-            "tables": list(self.tables),
-            "target": dict(self.target),
-            "replacing": list(self.replacing),
-        }
-
-    @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> Self:
-        """Parse the result of `to_json`."""
-        return cls(
-            **{
-                **document,
-                "tables": tuple(document["tables"]),
-                "replacing": tuple(document["replacing"]),
-            }
         )

@@ -10,10 +10,9 @@ An older state, of a process that was taken for dead and isn't, only has rows co
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any, Self
+from dataclasses import dataclass, field
 
+from sluice.relay.json_codec import JsonDocument
 from sluice.relay.storage import Storage
 
 __all__ = ["ContinuousState", "ContinuousStateFile", "PendingMismatch", "ScanState"]
@@ -60,7 +59,7 @@ class ScanState:
 
 
 @dataclass(slots=True)
-class ContinuousState:
+class ContinuousState(JsonDocument):
     """`changes_ts` (TSO): what was changed through it has been looked at; 0: nothing yet."""
 
     changes_ts: int = 0
@@ -70,16 +69,6 @@ class ContinuousState:
     def open_rows(self, table: str) -> int:
         """Return how many rows of a table are known to differ."""
         return sum(one.rows for one in self.suspects if one.confirmed and one.table == table)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return JSON values; `from_json` is the inverse."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> Self:
-        """Parse the result of `to_json`. Raises KeyError, TypeError."""
-        suspects = [PendingMismatch(**one) for one in document["suspects"]]
-        return cls(**{**document, "sweep": ScanState(**document["sweep"]), "suspects": suspects})
 
 
 class ContinuousStateFile:

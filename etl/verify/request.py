@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Self
 
 from sluice.etl.changes.rules import Filter, only_tables
 from sluice.etl.verify.errors import VerifyError
+from sluice.relay.json_codec import JsonDocument
 
 __all__ = ["AUTO", "METHODS", "VerifyRequest"]
 
@@ -16,7 +15,7 @@ METHODS = ("auto", "upstream", "archive")
 
 
 @dataclass(frozen=True, slots=True)
-class VerifyRequest:
+class VerifyRequest(JsonDocument):
     """A request to verify; `tables`: globs of `schema.table` upstream, none: all.
 
     `how`: with TiDB ("upstream"), with snapshot and archive ("archive"), or AUTO: with TiDB if the
@@ -41,12 +40,3 @@ class VerifyRequest:
     def wants(self, schema: str, name: str) -> bool:
         """Return whether a table is to be compared."""
         return not self.tables or only_tables(Filter(), self.tables).wants_table(schema, name)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return JSON values; `from_json` is the inverse."""
-        return {"tables": list(self.tables), "how": self.how}
-
-    @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> Self:
-        """Parse the result of `to_json`."""
-        return cls(tuple(document["tables"]), document["how"])

@@ -22,10 +22,11 @@ import re
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
-from sluice.relay.archive.segment import ArchiveSegment, checked_fields, to_json_fields
+from sluice.relay.archive.segment import ArchiveSegment
 from sluice.relay.checksummed import decode_checksummed, encode_checksummed
+from sluice.relay.json_codec import JsonDocument
 from sluice.relay.storage import Storage
 from sluice.relay.versioned_document import DocumentFormat, VersionedDocument
 
@@ -35,11 +36,6 @@ _FORMAT = 1
 _FOLDER = "days"
 _NAME = re.compile(r"\d{4}-\d{2}-\d{2}\Z")
 _MAX_VERSIONS = 4
-_DAY_FIELDS: dict[str, type | tuple[type, ...]] = {
-    "day": str, "token": str, "follows": (int, type(None)), "volumes": list, "compacting": str,
-    "old": list,
-}  # fmt: skip
-_REPLACED_FIELDS: dict[str, type | tuple[type, ...]] = {"path": str, "bytes": int, "since_ms": int}
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +51,11 @@ class ReplacedFile:
 
 
 @dataclass(frozen=True, slots=True)
-class CatalogueDay:
+class CatalogueDay(JsonDocument):
     """A day's entry in the catalogue."""
+
+    JSON_NAME: ClassVar = "a day of the catalogue"
+    JSON_COMPLETE: ClassVar = True
 
     day: str
     token: str = ""
@@ -71,32 +70,18 @@ class CatalogueDay:
 
     def to_bytes(self) -> bytes:
         """Return the document's text."""
-        return encode_checksummed(
-            {
-                "format": _FORMAT,
-                **to_json_fields(self),
-                "volumes": [volume.to_json() for volume in self.volumes],
-                "old": [to_json_fields(file) for file in self.old],
-            }
-        )
+        return encode_checksummed({"format": _FORMAT, **self.to_json()})
 
     @classmethod
     def from_bytes(cls, data: bytes) -> CatalogueDay:
         """Parse what `to_bytes` wrote. Strict: raises ValueError."""
-        raw = checked_fields(
-            "a day of the catalogue", decode_checksummed(data, _FORMAT), _DAY_FIELDS
-        )
-        volumes = tuple(ArchiveSegment.from_json(volume) for volume in raw["volumes"])
-        for before, volume in itertools.pairwise(volumes):
+        found = cls.from_json(decode_checksummed(data, _FORMAT))
+        for before, volume in itertools.pairwise(found.volumes):
             if before.hi != volume.lo:
                 raise ValueError(
                     f"a volume ends at {before.hi}, and the next one begins at {volume.lo}"
                 )
-        old = tuple(
-            ReplacedFile(**checked_fields("an old file", file, _REPLACED_FIELDS))
-            for file in raw["old"]
-        )
-        return cls(**raw | {"volumes": volumes, "old": old})
+        return found
 
 
 class Catalogue:

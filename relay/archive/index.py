@@ -20,9 +20,10 @@ from typing import Any, overload
 import google_crc32c
 import pyarrow as pa
 
-from sluice.relay.archive.segment import ArchiveFile, checked_fields
+from sluice.relay.archive.segment import ArchiveFile
 from sluice.relay.errors import RelayCorruptError
 from sluice.relay.format_version import NewerFormatError, newer_format_error
+from sluice.relay.json_codec import from_values
 from sluice.relay.part import Part
 from sluice.relay.row_groups import Band, RowGroup, selection
 from sluice.relay.storage import Storage
@@ -33,16 +34,6 @@ __all__ = ["IndexedWindow", "SegmentIndex", "SegmentIndexCache", "read_index", "
 _FORMAT = 1
 _LEVEL = 9
 _CODEC = "zstd"
-_HEADER_FIELDS: dict[str, type | tuple[type, ...]] = {
-    "format": int,
-    "lo": int,
-    "hi": int,
-    "cluster_id": int,
-    "log": (str, type(None)),
-    "footer_crc32c": int,
-    "windows": int,
-    "crc32c": int,
-}
 _LENGTH_BYTES = 8
 _BOUNDS = re.compile(rb'\{"format":\d+,"lo":(\d+),"hi":(\d+),')
 _MAX_CACHED = 4
@@ -108,6 +99,20 @@ class _IndexLines(Sequence[IndexedWindow]):
             raise RelayCorruptError(
                 f"the archived window that begins at {self.bounds[at][0]}: {error}"
             ) from None
+
+
+@dataclass(frozen=True, slots=True)
+class _Header:
+    """The first line of an index; `crc32c` is of the other lines."""
+
+    format: int
+    lo: int
+    hi: int
+    cluster_id: int
+    log: str | None
+    footer_crc32c: int
+    windows: int
+    crc32c: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,16 +196,23 @@ class SegmentIndex:
             error := newer_format_error("the index", raw.get("format"), _FORMAT)
         ):
             raise error
-        header = checked_fields("an index", raw, _HEADER_FIELDS)
-        if header.pop("format") != _FORMAT:
+        header = from_values(_Header, raw, "an index")
+        if header.format != _FORMAT:
             raise ValueError(
                 f"an index of a format that this version of Sluice doesn't read, it reads {_FORMAT}"
             )
-        if google_crc32c.value(b"\n".join(lines[1:])) != header.pop("crc32c"):
+        if google_crc32c.value(b"\n".join(lines[1:])) != header.crc32c:
             raise ValueError("the checksum is wrong: it was damaged or edited")
-        if len(lines) != 2 * header["windows"] + 2:
-            raise ValueError(f"{len(lines)} lines for {header['windows']} windows")
-        index = cls(**header | {"windows": _IndexLines(lines[1:-1])})
+        if len(lines) != 2 * header.windows + 2:
+            raise ValueError(f"{len(lines)} lines for {header.windows} windows")
+        index = cls(
+            header.lo,
+            header.hi,
+            header.cluster_id,
+            header.log,
+            header.footer_crc32c,
+            _IndexLines(lines[1:-1]),
+        )
         index.check()
         return index
 

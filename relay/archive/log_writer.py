@@ -6,7 +6,7 @@ import itertools
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 import pyarrow as pa
 
@@ -16,7 +16,6 @@ from sluice.relay.archive.segment import (
     ArchiveSegment,
     LakeFile,
     day_of,
-    to_json_fields,
 )
 from sluice.relay.archive.window_merging import MergeLimits, merge_groups, merge_windows
 from sluice.relay.errors import RelayError, RelayGapError
@@ -58,10 +57,11 @@ class WrittenLog:
 
         `binlog_bytes`: if it isn't the number of bytes that was read.
         """
-        fields = to_json_fields(self)
+        values = {entry.name: getattr(self, entry.name) for entry in fields(self)}
         if binlog_bytes is not None:
-            fields["binlog_bytes"] = binlog_bytes
-        return ArchiveSegment(**fields, archived_ms=time.time_ns() // 1_000_000, lake=tuple(lake))
+            values["binlog_bytes"] = binlog_bytes
+        values["tables"] = dict(sorted(self.tables.items()))
+        return ArchiveSegment(**values, archived_ms=time.time_ns() // 1_000_000, lake=tuple(lake))
 
 
 def write_log(  # noqa: PLR0913 what it works with

@@ -17,17 +17,16 @@ the upstream's time, since it was written: then its process is dead.
 from __future__ import annotations
 
 import contextlib
-import json
 import re
 import secrets
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from time import sleep
-from typing import Any
+from typing import ClassVar
 
 from sluice.relay.archive.archive import Archive
 from sluice.relay.errors import RelayCorruptError, RelayError
-from sluice.relay.format_version import parse_json
+from sluice.relay.json_codec import JsonDocument
 from sluice.relay.storage import Storage
 from sluice.relay.versioned_document import DocumentFormat, VersionedDocument
 from sluice.tidb import tso
@@ -49,12 +48,15 @@ class RemovedError(RelayError):
 
 
 @dataclass(frozen=True, slots=True)
-class Pin:
+class Pin(JsonDocument):
     """A reader's pin of `snapshots` (snapshots), and of the chain from `from_ts` (TSO) on.
 
     `what` names the reader for people; `job` is its id, if it is a job; `archive_ts` (TSO) is where
     the archive ended when the pin was created, 0: `Pins.note` finds out.
     """
+
+    JSON_NAME: ClassVar = "the hold"
+    JSON_COMPLETE: ClassVar = True
 
     what: str
     from_ts: int
@@ -62,21 +64,13 @@ class Pin:
     job: str = ""
     archive_ts: int = 0
 
-    @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> Pin:
-        """Parse the content of a pin's file. Raises KeyError, TypeError, ValueError."""
-        return cls(
-            str(document["what"]),
-            int(document["from_ts"]),
-            tuple(map(str, document["snapshots"])),
-            str(document["job"]),
-            int(document["archive_ts"]),
-        )
-
 
 @dataclass(frozen=True, slots=True)
-class RemovalMark:
+class RemovalMark(JsonDocument):
     """The data that is gone, or going: the chain through `before_ts` (TSO), and `snapshots`."""
+
+    JSON_NAME: ClassVar = "what is gone from the archive (floor)"
+    JSON_COMPLETE: ClassVar = True
 
     before_ts: int = 0
     snapshots: tuple[str, ...] = ()
@@ -106,7 +100,7 @@ class Pins:
         if not hold.archive_ts:
             last = Archive(self._storage).last()
             hold = replace(hold, archive_ts=last.hi if last is not None else hold.from_ts)
-        self._storage.replace(_path(name), json.dumps(asdict(hold)).encode() + b"\n")
+        self._storage.replace(_path(name), hold.to_bytes())
         floor = self.removal_mark()
         going = sorted(set(hold.snapshots) & set(floor.snapshots))
         if hold.from_ts < floor.before_ts or going:
@@ -144,12 +138,10 @@ class Pins:
             path = f"{_FOLDER}/{file}"
             with contextlib.suppress(FileNotFoundError):
                 try:
-                    found[file.removesuffix(".json")] = Pin.from_json(
-                        parse_json(self._storage.read(path), "the hold")
-                    )
-                except (ValueError, KeyError, TypeError) as error:
+                    found[file.removesuffix(".json")] = Pin.from_bytes(self._storage.read(path))
+                except ValueError as error:
                     raise RelayCorruptError(
-                        f"{self._storage.url}/{path}: {error!r}: nothing is removed from the"
+                        f"{self._storage.url}/{path}: {error}: nothing is removed from the"
                         " archive while it can't be read",
                         hint="remove the file if nothing reads the archive",
                     ) from None
@@ -185,22 +177,9 @@ def _path(name: str) -> str:
     return f"{_FOLDER}/{name}.json"
 
 
-def _text(floor: RemovalMark) -> bytes:
-    return json.dumps(asdict(floor)).encode() + b"\n"
-
-
-def _parse(data: bytes) -> RemovalMark:
-    document = parse_json(data, "what is gone from the archive (floor)")
-    try:
-        return RemovalMark(
-            int(document["before_ts"]),
-            tuple(map(str, document["snapshots"])),
-            str(document["token"]),
-        )
-    except (KeyError, TypeError) as error:
-        raise ValueError(f"no floor of an archive: {error!r}") from None
-
-
 _DOCUMENT_FORMAT = DocumentFormat(
-    _text, _parse, lambda: RemovalMark(token=""), hint="restore the file from a copy"
+    RemovalMark.to_bytes,
+    RemovalMark.from_bytes,
+    lambda: RemovalMark(token=""),
+    hint="restore the file from a copy",
 )

@@ -20,13 +20,14 @@ import contextlib
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field, fields
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 import google_crc32c
 
 from sluice.relay.checksummed import decode_checksummed, encode_checksummed
 from sluice.relay.errors import RelayCorruptError, RelayError
+from sluice.relay.json_codec import OMIT_DEFAULT, JsonDocument
 from sluice.relay.storage import Storage
 from sluice.tidb.table_name import full_name
 
@@ -57,13 +58,16 @@ _HINT = (
 
 
 @dataclass(frozen=True, slots=True)
-class SnapshotFile:
+class SnapshotFile(JsonDocument):
     """A Parquet file of a snapshot.
 
     `path` relative to the archive's root, `bytes` and `crc32c` of the whole file, `row_bytes` of
     the rows in memory. `computed`: the stored generated columns that it holds; files of older
     versions hold none.
     """
+
+    JSON_NAME: ClassVar = "a snapshot's file"
+    JSON_FIELDS: ClassVar = {"computed": OMIT_DEFAULT}
 
     path: str
     rows: int
@@ -72,32 +76,15 @@ class SnapshotFile:
     row_bytes: int
     computed: tuple[str, ...] = ()
 
-    def to_json(self) -> dict[str, Any]:
-        """Return it as JSON values; `from_json` is the inverse."""
-        document = asdict(self)
-        computed = document.pop("computed")
-        return document | ({"computed": list(computed)} if computed else {})
-
-    @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> SnapshotFile:
-        """Parse what `to_json` wrote. Raises ValueError."""
-        try:
-            made = cls(**{**document, "computed": tuple(document.get("computed", ()))})
-        except TypeError as error:
-            raise ValueError(f"no file of a snapshot: {error}") from None
-        kinds = dict.fromkeys(cls.__slots__, int) | {"path": str, "computed": tuple}
-        for name, kind in kinds.items():
-            if type(getattr(made, name)) is not kind:
-                raise ValueError(f"field {name} of a snapshot's file is {getattr(made, name)!r}")
-        return made
-
 
 @dataclass(frozen=True, slots=True)
-class SnapshotTable:
+class SnapshotTable(JsonDocument):
     """A table, view or sequence: its names, its definition and its rows.
 
     The definition is JSON as the snapshot's maker wrote it. The rows are in no order.
     """
+
+    JSON_COMPLETE: ClassVar = True
 
     schema: str
     name: str
@@ -130,32 +117,17 @@ class SnapshotTable:
         """Return the bytes of its rows in memory."""
         return sum(file.row_bytes for file in self.files)
 
-    def to_json(self) -> dict[str, Any]:
-        """Return it as JSON values; `from_json` is the inverse."""
-        return {
-            "schema": self.schema, "name": self.name, "table": dict(self.table),
-            "files": [file.to_json() for file in self.files],
-        }  # fmt: skip
-
-    @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> SnapshotTable:
-        """Parse what `to_json` wrote. Raises ValueError."""
-        try:
-            files = tuple(map(SnapshotFile.from_json, document["files"]))
-            return cls(
-                str(document["schema"]), str(document["name"]), dict(document["table"]), files
-            )
-        except (KeyError, TypeError) as error:
-            raise ValueError(f"no table of a snapshot: {error!r}") from None
-
 
 @dataclass(frozen=True, slots=True)
-class ArchiveSnapshot:
+class ArchiveSnapshot(JsonDocument):
     """All tables as of `ts` (TSO): every transaction through it is inside, none after.
 
     `schemas` are the databases as their maker wrote them (JSON), `made_from` describes for people
     what it was made from, `made_ms` is a Unix time.
     """
+
+    JSON_NAME: ClassVar = "the manifest"
+    JSON_COMPLETE: ClassVar = True
 
     id: str
     ts: int
@@ -195,58 +167,38 @@ class ArchiveSnapshot:
         """Return the table of that name, None if there is none."""
         return next((one for one in self.tables if (one.schema, one.name) == (schema, name)), None)
 
-    def to_json(self) -> bytes:
+    def to_bytes(self) -> bytes:
         """Return the manifest as its file has it."""
-        record: dict[str, Any] = {"format": FORMAT}
-        record |= {spec.name: getattr(self, spec.name) for spec in fields(self)}
-        record["schemas"] = [dict(schema) for schema in self.schemas]
-        record["tables"] = [table.to_json() for table in self.tables]
-        return encode_checksummed(record)
+        return encode_checksummed({"format": FORMAT, **self.to_json()})
 
     @classmethod
-    def from_json(cls, data: bytes) -> ArchiveSnapshot:
+    def from_bytes(cls, data: bytes) -> ArchiveSnapshot:
         """Parse a manifest.
 
         Strict: raises ValueError on a wrong checksum, format, field or type.
         """
-        raw = decode_checksummed(data, FORMAT)
-        if set(raw) != {spec.name for spec in fields(cls)}:
-            raise ValueError(f"the manifest has the fields {sorted(raw)}")
-        for name in ("ts", "schema_version", "cluster_id", "made_ms"):
-            if type(raw[name]) is not int:
-                raise ValueError(f"field {name} is {raw[name]!r}, expected an int")
-        raw["schemas"] = tuple(raw["schemas"])
-        raw["tables"] = tuple(map(SnapshotTable.from_json, raw["tables"]))
-        return cls(**raw)
+        return cls.from_json(decode_checksummed(data, FORMAT))
 
 
 @dataclass(frozen=True, slots=True)
-class PendingSnapshot:
+class PendingSnapshot(JsonDocument):
     """A snapshot in the making: its job, and the older snapshots whose files it may name."""
+
+    JSON_NAME: ClassVar = "the note of a snapshot that is being made"
+    JSON_COMPLETE: ClassVar = True
 
     job: str
     refers_to: tuple[str, ...] = ()
     made_ms: int = field(default_factory=lambda: time.time_ns() // 1_000_000)
 
-    def to_json(self) -> bytes:
+    def to_bytes(self) -> bytes:
         """Return the file's content."""
-        return encode_checksummed(
-            {
-                "format": FORMAT,
-                "job": self.job,
-                "refers_to": list(self.refers_to),
-                "made_ms": self.made_ms,
-            }
-        )
+        return encode_checksummed({"format": FORMAT, **self.to_json()})
 
     @classmethod
-    def from_json(cls, data: bytes) -> PendingSnapshot:
-        """Parse what `to_json` wrote. Raises ValueError."""
-        raw = decode_checksummed(data, FORMAT)
-        try:
-            return cls(str(raw["job"]), tuple(raw["refers_to"]), int(raw["made_ms"]))
-        except (KeyError, TypeError) as error:
-            raise ValueError(f"no note of a snapshot that is being made: {error!r}") from None
+    def from_bytes(cls, data: bytes) -> PendingSnapshot:
+        """Parse what `to_bytes` wrote. Raises ValueError."""
+        return cls.from_json(decode_checksummed(data, FORMAT))
 
 
 def ts_of_snapshot(name: str) -> int:
@@ -346,7 +298,7 @@ class SnapshotStore:
         before = self.pending(name)
         held = set(before.refers_to) if before is not None else set()
         if before is None or not held.issuperset(making.refers_to):
-            self._storage.replace(f"{_FOLDER}/{name}/{_PENDING}", making.to_json())
+            self._storage.replace(f"{_FOLDER}/{name}/{_PENDING}", making.to_bytes())
         if isinstance(self._manifest(name), _Tombstone):
             raise self._forgotten_error(name)
         return [
@@ -355,7 +307,7 @@ class SnapshotStore:
 
     def pending(self, name: str) -> PendingSnapshot | None:
         """Return the record of a snapshot in the making, None if there is none."""
-        found: PendingSnapshot | None = self._parsed(name, _PENDING, PendingSnapshot.from_json)
+        found: PendingSnapshot | None = self._parsed(name, _PENDING, PendingSnapshot.from_bytes)
         return found
 
     def publish(self, snapshot: ArchiveSnapshot) -> ArchiveSnapshot:
@@ -365,7 +317,7 @@ class SnapshotStore:
         RelayError if the snapshot was forgotten.
         """
         with contextlib.suppress(FileExistsError):
-            self._storage.create(snapshot.path, snapshot.to_json())
+            self._storage.create(snapshot.path, snapshot.to_bytes())
         found = self._manifest(snapshot.id)
         if not isinstance(found, ArchiveSnapshot):
             raise self._forgotten_error(snapshot.id)
@@ -477,7 +429,7 @@ def _parse_manifest(data: bytes) -> ArchiveSnapshot | _Tombstone:
     return (
         _Tombstone(raw[_REMOVED_KEY])
         if set(raw) == {_REMOVED_KEY}
-        else ArchiveSnapshot.from_json(data)
+        else ArchiveSnapshot.from_bytes(data)
     )
 
 

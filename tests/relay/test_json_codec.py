@@ -57,6 +57,7 @@ class Document(JsonDocument):
     pairs: tuple[Pair, ...] = ()
     counts: Mapping[int, Counts] = field(default_factory=dict)
     hexed: tuple[Hexed, ...] = ()
+    texts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +92,7 @@ def test_fields_are_written_in_their_order_and_what_differs_as_its_class_declare
     )  # fmt: skip
     plain = (
         '"at_ts": 5, "how": "upstream", "rate": 0.0, "done": false, "folder": "a", "ids": [2, 9],'
-        ' "pairs": [["s", "t"]], "counts": {"7": [1, [2]]}, "hexed": ["ff"]'
+        ' "pairs": [["s", "t"]], "counts": {"7": [1, [2]]}, "hexed": ["ff"], "texts": []'
     )
     assert document.to_bytes().decode() == f'{{"name": "ü", {plain}, "pipeline": "p"}}\n'
     assert "pipeline" not in to_values(Document("x"))
@@ -108,7 +109,8 @@ def test_fields_are_written_in_their_order_and_what_differs_as_its_class_declare
         ({"hexed": ["z"]}, "'z'"),
         ({"newer": 1}, "extra fields found (newer) @ $"),
         ({"name": None}, "expected str, found None @ $.name"),
-        ({"pairs": 1}, "@ $.pairs"),
+        ({"pairs": 1}, "expected a list, found 1 @ $.pairs"),
+        ({"texts": "ab"}, "expected a list, found 'ab' @ $.texts"),
     ],
 )
 def test_what_is_wrong_is_named_with_its_field_and_what_was_found(

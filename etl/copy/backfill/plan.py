@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any, Self
+from dataclasses import dataclass, field
 
 from sluice.errors import SluiceError
 from sluice.etl.changes.rules import Filter, RouteError, Routes
@@ -16,6 +15,7 @@ from sluice.etl.copy.backfill.table_key import parse_key, range_key
 from sluice.etl.copy.backfill.upstream_catalog import TableSize, UpstreamCatalog
 from sluice.etl.copy.definitions import SourceSchema
 from sluice.relay.aligned_chunks import COMPARE, MISSING
+from sluice.relay.json_codec import JsonDocument
 from sluice.tidb.folded import folded
 from sluice.tidb.schema import Table
 from sluice.tidb.table_name import fits, full_name
@@ -60,7 +60,7 @@ class BackfillTablePlan:
 
 
 @dataclass(frozen=True, slots=True)
-class BackfillPlan:
+class BackfillPlan(JsonDocument):
     """`problems` hinder it; `notes` are for people to know."""
 
     mode: str
@@ -101,28 +101,6 @@ class BackfillPlan:
             *(f"note     {note}" for note in self.notes),
             *(f"stops    {problem}" for problem in self.problems),
         ]
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the JSON values; `from_json` is the inverse."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> Self:
-        """Return the plan from `to_json`'s values."""
-        tables = tuple(
-            BackfillTablePlan(
-                **{**table, "key": tuple(table["key"]), "only": tuple(table.get("only", ()))}
-            )
-            for table in document["tables"]
-        )
-        return cls(
-            **{
-                **document,
-                "tables": tables,
-                "problems": tuple(document["problems"]),
-                "notes": tuple(document["notes"]),
-            }
-        )
 
 
 def _size(rows: int, size: int) -> str:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any, Self
+from dataclasses import dataclass, field
+from typing import ClassVar
 
 from sluice.etl.copy.backfill.condition import check_condition
 from sluice.etl.copy.backfill.errors import BackfillError
 from sluice.relay.aligned_chunks import COMPARE, MISSING, REPLACE
+from sluice.relay.json_codec import OMIT_DEFAULT, JsonDocument
 
 MODES = (REPLACE, MISSING, COMPARE)
 """Make rows downstream what they are upstream; write only those that aren't there; compare.
@@ -18,7 +19,7 @@ COMPARE writes nothing, and reports what differs.
 
 
 @dataclass(frozen=True, slots=True)
-class BackfillRequest:
+class BackfillRequest(JsonDocument):
     """A request for a backfill.
 
     `tables`: globs of upstream names (`schema.table`). `where`: a condition in TiDB's SQL, "" for
@@ -29,6 +30,8 @@ class BackfillRequest:
     both, a chunk each. Repair jobs set it; a table whose key can't be cut is copied as a whole all
     the same.
     """
+
+    JSON_FIELDS: ClassVar = {"only": OMIT_DEFAULT}
 
     tables: tuple[str, ...]
     where: str = ""
@@ -58,16 +61,3 @@ class BackfillRequest:
             )
         if self.where:
             check_condition(self.where)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the JSON values; `from_json` is the inverse."""
-        document = asdict(self) | {"tables": list(self.tables)}
-        if not self.only:  # as jobs were written down that know nothing of it
-            del document["only"]
-        return document
-
-    @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> Self:
-        """Return the request from `to_json`'s values."""
-        only = {name: tuple(conditions) for name, conditions in document.get("only", {}).items()}
-        return cls(**{**document, "tables": tuple(document["tables"]), "only": only})

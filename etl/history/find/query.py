@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any, Literal, Self
+from dataclasses import dataclass
+from typing import Literal
 
 from sluice.relay import DELETE, INSERT, UPDATE
+from sluice.relay.json_codec import JsonDocument
 
 ROW_KINDS = {"insert": INSERT, "update": UPDATE, "delete": DELETE}
 DDL, DROP = "ddl", "drop"
@@ -16,7 +16,7 @@ ResultOrder = Literal["time", "size", "newest"]
 
 
 @dataclass(frozen=True, slots=True)
-class SearchQuery:
+class SearchQuery(JsonDocument):
     """What was committed after `since` through `until` (TSO).
 
     `tables`: globs of ``schema.table``, none: all; `kinds`: of KINDS, none: all; `where`: see
@@ -51,12 +51,3 @@ class SearchQuery:
     @property
     def only_drops(self) -> bool:
         return DROP in self.kinds and DDL not in self.kinds
-
-    def to_json(self) -> dict[str, Any]:
-        """Return a JSON object; `from_json` is the inverse."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> Self:
-        values = dict(document)
-        return cls(**values | {name: tuple(values[name]) for name in ("tables", "kinds")})

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any, Self, TypeVar
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
 
 from sluice.etl.history.find.query import SearchQuery
+from sluice.relay.json_codec import JsonDocument
 
 MAX_TS = 2**63 - 1
 _COUNTERS = ("transactions", "inserts", "updates", "deletes", "ddls", "windows", "bytes")
@@ -52,7 +53,7 @@ E = TypeVar("E", FoundTransaction, FoundDdl)
 
 
 @dataclass(slots=True)
-class SearchResults:
+class SearchResults(JsonDocument):
     """The first ones as the query orders them, and the counts of all that fit.
 
     `windows`, `bytes` (of parts): what was read.
@@ -77,24 +78,6 @@ class SearchResults:
             self.counts[name] += count
         if other.unknown is not None:
             self.count(other.unknown)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return a JSON object; `from_json` is the inverse."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> Self:
-        return cls(
-            [_transaction(found) for found in document["transactions"]],
-            [FoundDdl(**found | {"tables": tuple(found["tables"])}) for found in document["ddls"]],
-            dict(document["counts"]),
-            document["unknown"],
-        )
-
-
-def _transaction(found: Mapping[str, Any]) -> FoundTransaction:
-    tables = tuple(TableRows(**rows | {"keys": tuple(rows["keys"])}) for rows in found["tables"])
-    return FoundTransaction(**dict(found) | {"tables": tables})
 
 
 def first_results(found: Iterable[E], query: SearchQuery) -> list[E]:

@@ -9,23 +9,26 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import ClassVar, Self
 
 from sluice.etl.changes.formats.snapshot_columns import columns_lacking_in_snapshot
 from sluice.etl.history.retain.table_events import ReadStart, TableEvent
 from sluice.relay.archive import ArchiveSegment, ArchiveSnapshot
 from sluice.relay.archive.catalogue import CatalogueDay
+from sluice.relay.json_codec import JsonDocument
 
 __all__ = ["DaySummary", "SegmentSummary", "SnapshotSummary", "changes_of", "owner_of"]
 
 
 @dataclass(frozen=True, slots=True)
-class SegmentSummary:
+class SegmentSummary(JsonDocument):
     """A volume `(lo, hi]`.
 
     `files`: path and bytes of its index and its log; `log_bytes`, `lake_bytes`: of all files of
     either. `schema_version`: TiDB's at hi.
     """
+
+    JSON_ARRAY: ClassVar = True
 
     lo: int
     hi: int
@@ -44,27 +47,9 @@ class SegmentSummary:
             volume.lo, volume.hi, volume.schema_version, sum(size for _, size in paths), lake, paths
         )
 
-    def to_json(self) -> list[Any]:
-        """Return JSON values; `from_json` is the inverse."""
-        return [
-            self.lo,
-            self.hi,
-            self.schema_version,
-            self.log_bytes,
-            self.lake_bytes,
-            list(map(list, self.files)),
-        ]
-
-    @classmethod
-    def from_json(cls, document: list[Any]) -> Self:
-        """Parse the result of `to_json`. Raises ValueError, TypeError."""
-        lo, hi, schema_version, log_bytes, lake_bytes, files = document
-        paths = tuple((str(path), int(size)) for path, size in files)
-        return cls(int(lo), int(hi), int(schema_version), int(log_bytes), int(lake_bytes), paths)
-
 
 @dataclass(frozen=True, slots=True)
-class DaySummary:
+class DaySummary(JsonDocument):
     """A day of the catalogue.
 
     `follows`: where the segment before its first one ends (TSO), None if the archive begins here.
@@ -84,30 +69,6 @@ class DaySummary:
         volumes = tuple(map(SegmentSummary.from_segment, day.volumes))
         return cls(day.day, day.follows, volumes, changes_of(day.volumes))
 
-    def to_json(self) -> dict[str, Any]:
-        """Return JSON values; `from_json` is the inverse."""
-        turns = self.turns or ()
-        return {
-            "day": self.day,
-            "follows": self.follows,
-            "volumes": [volume.to_json() for volume in self.volumes],
-            "changes": {str(i): count for i, count in self.changes.items()},
-            "turns": [
-                [turn.ts, turn.table_id, turn.name, turn.begins, list(turn.takes)] for turn in turns
-            ],
-        }
-
-    @classmethod
-    def from_json(cls, raw: Mapping[str, Any]) -> Self:
-        """Parse the result of `to_json`. Raises KeyError, ValueError, TypeError."""
-        turns = tuple(
-            TableEvent(ts, table, name, begins, tuple(takes))
-            for ts, table, name, begins, takes in raw["turns"]
-        )
-        volumes = tuple(map(SegmentSummary.from_json, raw["volumes"]))
-        changes = {int(i): int(count) for i, count in raw["changes"].items()}
-        return cls(str(raw["day"]), raw["follows"], volumes, changes, turns)
-
 
 def changes_of(volumes: Iterable[ArchiveSegment]) -> dict[int, int]:
     """Return how many changes of each table there are in some volumes, by id."""
@@ -119,7 +80,7 @@ def changes_of(volumes: Iterable[ArchiveSegment]) -> dict[int, int]:
 
 
 @dataclass(frozen=True, slots=True)
-class SnapshotSummary:
+class SnapshotSummary(JsonDocument):
     """A snapshot as of `ts` (TSO).
 
     `tables`: names by id; `own_bytes`: of the files in its own folder, `others`: path and bytes of
@@ -176,26 +137,6 @@ class SnapshotSummary:
     def refers_to(self) -> tuple[str, ...]:
         """Return the ids of older snapshots in whose folders files of this one lie."""
         return tuple(sorted({owner_of(path) for path in self.others}))
-
-    def to_json(self) -> dict[str, Any]:
-        """Return JSON values; `from_json` is the inverse."""
-        return {
-            "id": self.id,
-            "ts": self.ts,
-            "made_ms": self.made_ms,
-            "made_from": self.made_from,
-            "rows": self.rows,
-            "tables": {str(i): name for i, name in self.tables.items()},
-            "own_bytes": self.own_bytes,
-            "others": dict(self.others),
-            "lacking": sorted(self.lacking),
-        }
-
-    @classmethod
-    def from_json(cls, raw: Mapping[str, Any]) -> Self:
-        """Parse the result of `to_json`. Raises TypeError, ValueError."""
-        tables = {int(i): name for i, name in raw["tables"].items()}
-        return cls(**{**raw, "tables": tables, "lacking": frozenset(raw["lacking"])})
 
 
 def owner_of(path: str) -> str:

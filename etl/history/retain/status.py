@@ -6,7 +6,7 @@ What it takes, and for how long there is room.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from sluice.etl.history.retain.catalogue_summary import DaySummary, SnapshotSummary, changes_of
@@ -27,6 +27,7 @@ from sluice.etl.settings import Settings
 from sluice.relay import Failure, RelayLog
 from sluice.relay.archive import Archive, Pin, Pins, active_pins
 from sluice.relay.jobs import Jobs
+from sluice.relay.json_codec import JsonDocument
 from sluice.relay.storage import LocalStorage
 from sluice.tidb import tso
 from sluice.tidb.table_name import full_name
@@ -57,7 +58,7 @@ class FileSystemUsage:
 
 
 @dataclass(frozen=True, slots=True)
-class ArchiveStatus:
+class ArchiveStatus(JsonDocument):
     """What can be restored.
 
     Moments are TSO, 0 where there is none. `whole_from_ts`: from here on every table that is known
@@ -84,10 +85,6 @@ class ArchiveStatus:
     drill: dict[str, Any] | None
     failures: tuple[Failure, ...]
     keep: dict[str, str]
-
-    def to_json(self) -> dict[str, Any]:
-        """Return JSON values."""
-        return asdict(self)
 
 
 def archive_status(settings: Settings) -> ArchiveStatus:

@@ -19,6 +19,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import google_crc32c
@@ -117,7 +118,7 @@ class CachedSummaries:
             self._save(
                 _day_path(name),
                 text,
-                day.to_json() | {"turns": _events_json(self._events(day, before))},
+                replace(day, turns=tuple(self._events(day, before))).to_json(),
             )
         return day.volumes[-1].schema_version if day.volumes else before
 
@@ -260,10 +261,6 @@ def readable_snapshots(
         if snapshot is not None and name not in going:
             found.append(snapshot)
     return found, faults
-
-
-def _events_json(turns: Iterable[TableEvent]) -> list[Any]:
-    return [[turn.ts, turn.table_id, turn.name, turn.begins, list(turn.takes)] for turn in turns]
 
 
 def _read(storage: Storage, path: str) -> dict[str, Any] | None:

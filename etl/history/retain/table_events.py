@@ -9,18 +9,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar
+
+from sluice.relay.json_codec import JsonDocument
 
 __all__ = ["ReadStart", "RestoreStart", "TableEvent", "restorable_at", "restorable_since"]
 
 
 @dataclass(frozen=True, slots=True)
-class TableEvent:
+class TableEvent(JsonDocument):
     """What one DDL at `ts` (TSO) did to one table id.
 
     `name` is its `schema.table` afterwards, None if it is gone. `begins`: it came to be, without
     rows. Otherwise its rows are known afterwards if those of all ids of `takes` were known before;
     with none, its rows are what they were.
     """
+
+    JSON_ARRAY: ClassVar = True
 
     ts: int
     table_id: int

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Self
+from typing import Any
 
 from sluice.etl.copy.definitions import SourceSchema
 from sluice.etl.copy.errors import CopyError
@@ -12,6 +12,7 @@ from sluice.etl.copy.source import RowSource, SourceChunk
 from sluice.etl.history.snapshots.errors import SnapshotError
 from sluice.relay.archive import SnapshotTable
 from sluice.relay.jobs import JobCounts, TableProgress
+from sluice.relay.json_codec import JsonDocument
 from sluice.tidb import tso
 from sluice.tidb.schema import Schema, Table
 
@@ -19,7 +20,7 @@ __all__ = ["SnapshotPlan", "plan_of_source"]
 
 
 @dataclass(frozen=True, slots=True)
-class SnapshotPlan:
+class SnapshotPlan(JsonDocument):
     """`snapshot`: its name.
 
     `spec`: the source's, see `sluice.etl.copy.sources`. `tables` have no files unless they are
@@ -99,39 +100,6 @@ class SnapshotPlan:
             *(f"note     {one}" for one in self.notes),
             *(f"stops    {one}" for one in self.problems),
         ]
-
-    def to_json(self) -> dict[str, Any]:
-        """Return JSON values; `from_json` is the inverse."""
-        return {
-            "snapshot": self.snapshot,
-            "ts": self.ts,
-            "schema_version": self.schema_version,
-            "cluster_id": self.cluster_id,
-            "made_from": self.made_from,
-            "spec": dict(self.spec),
-            "schemas": [dict(one) for one in self.schemas],
-            "tables": [table.to_json() for table in self.tables],
-            "chunks": [chunk.to_json() for chunk in self.chunks],
-            "older": self.older,
-            "referred": list(self.referred),
-            "problems": list(self.problems),
-            "notes": list(self.notes),
-        }
-
-    @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> Self:
-        """Parse the result of `to_json`."""
-        texts = {
-            name: tuple(document[name]) for name in ("schemas", "referred", "problems", "notes")
-        }
-        return cls(
-            **{
-                **document,
-                **texts,
-                "tables": tuple(map(SnapshotTable.from_json, document["tables"])),
-                "chunks": tuple(map(SourceChunk.from_json, document["chunks"])),
-            }
-        )
 
 
 def counts_of_files(files: Sequence[Any], planned_bytes: int) -> JobCounts:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 from sluice.etl.copy import DumplingOptions
+from sluice.relay.json_codec import JsonDocument
 
 __all__ = ["ARCHIVE", "AUTO", "DOWNSTREAM", "TIDB", "SnapshotRequest"]
 
@@ -15,7 +15,7 @@ DOWNSTREAM, TIDB, ARCHIVE, AUTO = "downstream", "tidb", "archive", "auto"
 
 
 @dataclass(frozen=True, slots=True)
-class SnapshotRequest:
+class SnapshotRequest(JsonDocument):
     """A request for a snapshot; `source`: AUTO, DOWNSTREAM, TIDB, ARCHIVE or a URL.
 
     DOWNSTREAM, at its checkpoint; TIDB, at what is landed or now; ARCHIVE, the youngest snapshot
@@ -35,15 +35,4 @@ class SnapshotRequest:
         known = source in (DOWNSTREAM, TIDB, ARCHIVE, AUTO) or "://" in source
         return cls(
             source if known else str(Path(source).absolute()), full, options or DumplingOptions()
-        )
-
-    def to_json(self) -> dict[str, Any]:
-        """Return JSON values; `from_json` is the inverse."""
-        return {"source": self.source, "full": self.full, "options": self.options.to_json()}
-
-    @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> Self:
-        """Parse the result of `to_json`."""
-        return cls(
-            document["source"], document["full"], DumplingOptions.from_json(document["options"])
         )

@@ -7,7 +7,7 @@ import secrets
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from sluice.etl.copy.gc_safepoint import GcSafePoint
@@ -62,6 +62,7 @@ from sluice.relay.jobs import (
     StopRequested,
     TableProgress,
 )
+from sluice.relay.json_codec import JsonDocument
 
 __all__ = [
     "KIND",
@@ -80,7 +81,7 @@ _MAX_ATTEMPTS = 5
 
 
 @dataclass(frozen=True, slots=True)
-class SnapshotJobSummary:
+class SnapshotJobSummary(JsonDocument):
     """How a run ended.
 
     `snapshot`: its name, "" if it isn't made; `referred`: how many tables' rows lie in older
@@ -98,10 +99,6 @@ class SnapshotJobSummary:
     copied_rows: int = 0
     copied_bytes: int = 0
     seconds: float = 0.0
-
-    def to_json(self) -> dict[str, Any]:
-        """Return JSON values, for scripts."""
-        return asdict(self)
 
     @classmethod
     def from_snapshot(cls, job: str, snapshot: ArchiveSnapshot, began: float) -> SnapshotJobSummary:

@@ -6,12 +6,12 @@ import itertools
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
 
 from sluice.etl.history.retain import archive_status, tables_restorable_at
 from sluice.etl.restore.drill.errors import DrillError
 from sluice.etl.settings import Settings
 from sluice.relay.archive import Archive, ArchiveSnapshot, SnapshotStore
+from sluice.relay.json_codec import JsonDocument
 from sluice.tidb.table_name import TableName
 
 __all__ = ["INTO", "TableChoice", "pick_tables"]
@@ -23,20 +23,11 @@ _MAX_DRAWS = 20
 
 
 @dataclass(frozen=True, slots=True)
-class TableChoice:
+class TableChoice(JsonDocument):
     """The tables, by their names upstream at `ts` (TSO)."""
 
     ts: int
     tables: tuple[str, ...]
-
-    def to_json(self) -> dict[str, Any]:
-        """Return JSON values; `from_json` is the inverse."""
-        return {"ts": self.ts, "tables": list(self.tables)}
-
-    @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> Self:
-        """Parse the result of `to_json`."""
-        return cls(int(document["ts"]), tuple(map(str, document["tables"])))
 
 
 def pick_tables(

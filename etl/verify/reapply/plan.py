@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from sluice.etl.display_units import format_size
 from sluice.etl.downstream.ownership import downstream_name
@@ -14,13 +13,14 @@ from sluice.etl.verify.reapply.request import ReplayRequest
 from sluice.etl.verify.reapply.target import ReplayTarget
 from sluice.etl.verify.reapply.window_range import ReplayWindows
 from sluice.relay.jobs import with_landed_end
+from sluice.relay.json_codec import JsonDocument
 from sluice.tidb import tso
 
 _MAX_DDLS_SHOWN = 20
 
 
 @dataclass(frozen=True, slots=True)
-class ReplayPlan:
+class ReplayPlan(JsonDocument):
     """The plan of a reapply.
 
     `transactions`, `changes` and `bytes` (of the relay log's files) are those of the windows that
@@ -55,10 +55,6 @@ class ReplayPlan:
             *(f"note     {note}" for note in self.notes),
             *(f"stops    {problem}" for problem in self.problems),
         ]
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the plan as JSON values."""
-        return asdict(self)
 
 
 def make_replay_plan(settings: Settings, request: ReplayRequest) -> ReplayPlan:

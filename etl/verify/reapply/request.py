@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 from sluice.etl.changes.rules import only_tables
 from sluice.etl.settings import Settings, with_target
+from sluice.relay.json_codec import JsonDocument
 
 
 @dataclass(frozen=True, slots=True)
-class ReplayRequest:
+class ReplayRequest(JsonDocument):
     """What was committed after `since` through `until` (TSO.
 
     0: all that is landed when it is asked for), of the tables that fit one of `tables` (globs; ()
@@ -46,18 +47,3 @@ class ReplayRequest:
         rows = min(own.apply.max_rows, self.rows_per_second or own.apply.max_rows)
         limits = replace(own.apply, mode="atomic", max_rows=rows)
         return replace(own, apply=limits, filters=only_tables(own.filters, self.tables))
-
-    def to_json(self) -> dict[str, Any]:
-        """Return JSON values, without secrets; `from_json` is the inverse."""
-        return {
-            "since": self.since,
-            "until": self.until,
-            "target": dict(self.target),
-            "tables": list(self.tables),
-            "rows_per_second": self.rows_per_second,
-        }
-
-    @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> Self:
-        """Parse the result of `to_json`."""
-        return cls(**{**document, "tables": tuple(document["tables"])})
