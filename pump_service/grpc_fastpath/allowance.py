@@ -6,11 +6,18 @@ A connection may send some each second; all connections share a much larger rese
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 _FRAMES_PER_DRAW = 64
 """Frames that a connection draws at a time from the shared budget."""
 _BURST_WINDOW_S = 0.2
 """How many seconds of the shared rate may be used up at once."""
+_FIRST_FRAMES = 20
+"""Frames that a new connection may send at once: some times what gRPC's clients begin with. A crowd
+that reconnects has no more.
+"""
+_UNCROWDED_CONNECTIONS = 100
+"""Up to so many connections each has its whole rate; more of them share what these have."""
 READ_PAUSE_S = 0.05
 """How long a connection that has used its allowance up isn't read."""
 
@@ -18,11 +25,12 @@ READ_PAUSE_S = 0.05
 class SharedFrameBudget:
     """Hold the frames that all connections may send together beyond their own allowances."""
 
-    __slots__ = ("_counted", "_left", "_rate")
+    __slots__ = ("_connections", "_counted", "_left", "_rate")
 
-    def __init__(self, rate: int) -> None:
-        """`rate`: frames a second."""
+    def __init__(self, rate: int, connections: Callable[[], int] = lambda: 1) -> None:
+        """`rate`: frames a second. `connections` returns how many there are."""
         self._rate = rate
+        self._connections = connections
         self._left = rate * _BURST_WINDOW_S
         self._counted = time.monotonic()
 
@@ -37,6 +45,10 @@ class SharedFrameBudget:
         self._left -= _FRAMES_PER_DRAW
         return _FRAMES_PER_DRAW
 
+    def own_share(self) -> float:
+        """Return the part of its own rate that each connection has while there are many."""
+        return min(1.0, _UNCROWDED_CONNECTIONS / max(1, self._connections()))
+
 
 class FrameRateLimit:
     """`left` goes down with each such frame; below zero the connection isn't read for a while."""
@@ -44,10 +56,10 @@ class FrameRateLimit:
     __slots__ = ("_counted", "_rate", "_shared", "left", "over_since")
 
     def __init__(self, rate: int, shared: SharedFrameBudget) -> None:
-        """`rate`: frames a second that this connection may send whatever others do."""
+        """`rate`: frames a second that this connection may send beside 100 others at most."""
         self._rate = rate
         self._shared = shared
-        self.left = float(rate)
+        self.left = float(min(rate, _FIRST_FRAMES))
         self._counted = time.monotonic()
         self.over_since = 0.0
         """Since when the connection has exceeded its allowance; 0 while it is within it."""
@@ -57,7 +69,7 @@ class FrameRateLimit:
         if self.left >= 0:
             return False
         now = time.monotonic()
-        self.earn((now - self._counted) * self._rate)
+        self.earn((now - self._counted) * self._rate * self._shared.own_share())
         self._counted = now
         while self.left < 0 and (more := self._shared.draw(now)):
             self.left += more

@@ -228,6 +228,8 @@ class FastPathConnection(asyncio.Protocol):
     def flush(self) -> None:
         """Write what is ready."""
         self._wire.flush()
+        if self._sender.blocked:
+            self._account()  # answers that the client doesn't take
 
     def set_read_paused(self, *, on: bool) -> None:
         """Stop or go on reading, because the store is full or has room again."""

@@ -8,6 +8,7 @@ import itertools
 import socket
 import threading
 import time
+from unittest import mock
 
 import httpx
 import psutil
@@ -425,6 +426,40 @@ def test_a_crowd_that_keeps_bytes_here_takes_no_more_than_all_may_and_a_writer_i
         for client in (*crowd, writer):
             client.close()
         _eventually(lambda: context.places.size == 0)
+
+
+def test_answers_that_a_crowd_does_not_take_are_counted_as_they_are_made():
+    limit = 2 << 20
+    with served(FastPathLimits(held=limit, idle_frames=10_000_000)) as (address, _, context):
+        crowd = []
+        for _ in range(40):
+            client = RawClient(address, f.settings({f.SETTING_INITIAL_WINDOW_SIZE: 0}))
+            client.ack = False
+            crowd.append(client)
+            body = f.frame(f.DATA, f.END_STREAM, 0, grpc_body(_PROBE))
+            client.send(
+                *(
+                    _headers(stream) + body[:5] + stream.to_bytes(4, "big") + body[9:]
+                    for stream in range(1, 201, 2)
+                )
+            )
+            client.wait_frame(f.HEADERS)
+        # 4,000 answers of 700 bytes are more than all may have, though nothing more is read.
+        _eventually(lambda: len(context.lanes) < 25)
+        _eventually(lambda: context.places.size <= limit)
+        assert sum(lane._sender.queued_bytes for lane in context.lanes) <= limit
+        for client in crowd:
+            client.close()
+
+
+def test_connections_share_the_frames_of_a_hundred_while_there_are_more():
+    shared = SharedFrameBudget(1, lambda: 1_000)
+    with mock.patch("time.monotonic", side_effect=(0.0, 0.5)):
+        allowance = FrameRateLimit(200, shared)
+        first, allowance.left = allowance.left, -9.5
+        assert first == 20
+        assert not allowance.is_used_up()
+        assert allowance.left == pytest.approx(0.5)
 
 
 def test_a_connection_that_opens_no_call_is_closed_and_one_without_calls_after_a_goodbye():
