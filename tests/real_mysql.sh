@@ -38,7 +38,7 @@ start_server() {
     chroot "$ROOT" /usr/sbin/mysqld --no-defaults --user=root --datadir=$folder/data --tmpdir=$folder/tmp \
         --socket=$folder/s --pid-file=$folder/pid --port="$PORT" --bind-address=127.0.0.1 --mysqlx=OFF \
         --skip-name-resolve --skip-log-bin --local-infile=ON --secure-file-priv=NULL \
-        --innodb-flush-log-at-trx-commit=0 --innodb-doublewrite=OFF >"$ROOT.log" 2>&1 &
+        --innodb-flush-log-at-trx-commit=0 --innodb-doublewrite=OFF --innodb-flush-method=nosync >"$ROOT.log" 2>&1 &
     SERVER=$!
     trap 'kill "$SERVER" 2>/dev/null; wait "$SERVER" 2>/dev/null || true' EXIT
     local tries=300

@@ -219,9 +219,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="PORT",
         help=(
             "Use the empty server at 127.0.0.1:PORT (root, no password) as the downstream, in place"
-            " of a MariaDB that the tests start. Everything in it is dropped."
+            " of a MariaDB that the tests start. Everything in it is dropped. Tests that use none"
+            " are left out."
         ),
     )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--downstream-server") is None:
+        return
+    left_out = [item for item in items if "mariadb_server" not in getattr(item, "fixturenames", ())]
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item in items if item not in set(left_out)]
 
 
 @pytest.fixture(scope="session")

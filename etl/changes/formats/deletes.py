@@ -12,6 +12,7 @@ from sluice.etl.changes.formats.sql_text import (
     BYTEWISE_KINDS,
     bytes_of,
     invalid_utf8_mask,
+    is_rounded,
     key_conditions,
     literal_column,
     quote_name,
@@ -46,8 +47,10 @@ def deletes_by_key(
     `once`: leave out keys that come again.
     """
     column = key[0]
-    listed = len(key) == 1 and (
-        column.kind not in BYTEWISE_KINDS or invalid_utf8_mask(arrays[0]) is None
+    listed = (
+        len(key) == 1
+        and not is_rounded(column)
+        and (column.kind not in BYTEWISE_KINDS or invalid_utf8_mask(arrays[0]) is None)
     )
     terms = literal_column(arrays[0], column) if listed else key_conditions(key, arrays)
     wanted = terms.to_pylist()

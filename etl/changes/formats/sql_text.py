@@ -15,12 +15,14 @@ import hashlib
 import math
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from sluice.tidb import column_types
 from sluice.tidb.codec.float import format_float
 from sluice.tidb.schema import Column, Table
 
@@ -273,10 +275,14 @@ def key_conditions(columns: Sequence[Column], arrays: Sequence[pa.Array]) -> pa.
     """Return a condition a row, `(a=1 AND b='x' AND <b's bytes>='x')`.
 
     It is equality as a key of the column sees it, so that the key is used, and of text byte for
-    byte, whatever collation the downstream's column has.
+    byte, whatever collation the downstream's column has. FLOAT(M,D) and DOUBLE(M,D) are equal when
+    rounded, within a range in which the key is used.
     """
     parts = []
     for column, array in zip(columns, arrays, strict=True):
+        if is_rounded(column):
+            parts.append(near_key_conditions(column, array))
+            continue
         literals = literal_column(array, column)
         same = join(quote_name(column.name).encode() + b"=", literals)
         parts.append(
@@ -331,15 +337,45 @@ def row_conditions(columns: Sequence[Column], arrays: Sequence[pa.Array]) -> pa.
     return join(*parts, separator=b" AND ")
 
 
+def is_rounded(column: Column) -> bool:
+    """Return whether servers round what comes: FLOAT(M,D) and DOUBLE(M,D).
+
+    Each does it in its own way, so that the numbers that they hold differ in the last bits. MySQL
+    9.7 makes -0.0010000000000000009 of -0.001.
+    """
+    return column.kind in ("float", "double") and column.decimal >= 0
+
+
+def _rounded_equal(column: Column, literals: pa.Array, operator: bytes) -> pa.LargeBinaryArray:
+    digits = b",%d)" % column.decimal
+    head = b"ROUND(" + quote_name(column.name).encode() + digits + operator + b"ROUND("
+    return join(head, literals, digits)
+
+
+def near_key_conditions(column: Column, array: pa.Array) -> pa.LargeBinaryArray:
+    """Return a condition a row for a key that `is_rounded`.
+
+    Its range, by which the key is used, takes in every number that a server may have made of it.
+    """
+    numbers = np.asarray(array.fill_null(0))
+    width = np.maximum(4 * np.spacing(np.abs(numbers)), 0.5 * 10.0**-column.decimal)
+    wide = replace(column, tp=column_types.DOUBLE)
+    low, high = (
+        literal_column(
+            pa.array(numbers.astype(float) + edge, mask=~np.asarray(array.is_valid())), wide
+        )
+        for edge in (-width, width)
+    )
+    same = _rounded_equal(column, literal_column(array, column), b"=")
+    head = quote_name(column.name).encode() + b" BETWEEN "
+    return join(head, low, b" AND ", high, b" AND ", same)
+
+
 def _equal(column: Column, array: pa.Array) -> pa.LargeBinaryArray:
     literals = literal_column(array, column)
+    if is_rounded(column):
+        return _rounded_equal(column, literals, b"<=>")
     same = join(quote_name(column.name).encode() + b"<=>", literals)
-    if column.kind in ("float", "double") and column.decimal >= 0:
-        # Servers round what comes to a DOUBLE(M,D) each in their own way, to neighbouring doubles.
-        digits = b",%d)" % column.decimal
-        return join(
-            b"ROUND(" + quote_name(column.name).encode() + digits + b"<=>ROUND(", literals, digits
-        )
     # some servers have a type of its own for it, which they write in their own way
     if column.kind == "json":
         before, behind = _AS_DOCUMENT

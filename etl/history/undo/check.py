@@ -16,8 +16,10 @@ import pyarrow.compute as pc
 
 from sluice.etl.changes.formats.sql_text import (
     invalid_utf8_mask,
+    is_rounded,
     join,
     literal_column,
+    near_key_conditions,
     quote_name,
     quote_table,
 )
@@ -230,7 +232,11 @@ class _TableCheck:
             name = quote_name(column.name).encode()
             bytewise = column.kind == "text" and invalid_utf8_mask(values) is not None
             left = b"CAST(" + name + b" AS BINARY)=" if bytewise else name + b"="
-            equal = join(left, literal_column(values, column))
+            equal = (
+                near_key_conditions(column, values)
+                if is_rounded(column)
+                else join(left, literal_column(values, column))
+            )
             parts.append(_null_where(equal, values))
         found: list[bytes | None] = join(*parts, separator=b" AND ").to_pylist()
         return found
