@@ -35,17 +35,11 @@ _HINT = (
 
 @dataclass(frozen=True, slots=True)
 class KnownPump(JsonDocument):
-    """A pump as it was when it counted last. `host` is "ip:port", `state` the registry's.
-
-    `is_captured`: it captures from TiKV, and is a replica of all others that do.
-    """
-
-    JSON_FIELDS: ClassVar = {"is_captured": OMIT_DEFAULT}  # earlier versions read it without
+    """A pump as it was when it counted last. `host` is "ip:port", `state` the registry's."""
 
     host: str
     state: str
     is_original: bool = False
-    is_captured: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,14 +58,17 @@ class LateCommit:
 class PumpsDocument(JsonDocument):
     """The document: `pumps` by node id, `late` by commit ts, and `former`.
 
-    `former` are the ids of pumps that counted and no longer do.
+    `former` are the ids of pumps that counted and no longer do. `is_captured`: landing has read
+    captured changes, so binlogs may have gaps since, and are never read again.
     """
 
     JSON_NAME: ClassVar = "what landing knows of the pumps"
+    JSON_FIELDS: ClassVar = {"is_captured": OMIT_DEFAULT}  # earlier versions read it without
 
     pumps: Mapping[str, KnownPump] = field(default_factory=dict)
     late: Mapping[int, LateCommit] = field(default_factory=dict)
     former: frozenset[str] = frozenset()
+    is_captured: bool = False
     token: str = field(default_factory=lambda: secrets.token_hex(6), compare=False)
     """Makes the files of two writers differ."""
 

@@ -122,8 +122,8 @@ def _none_usable(lo: int, failures: Sequence[SluiceError]) -> SluiceError:
             f"no pump captures the cluster now, and what is landed through {lo} was captured:"
             " every window waits for one",
             hint=(
-                "start a pump that captures again. Binlogs are read again only after `sluice pumps"
-                " forget` of each pump that captured: what is in none of them is missing then"
+                "start a pump that captures again. Binlogs aren't read any more: TiDB may have"
+                " stopped to write them since"
             ),
         )
     if len(failures) == 1:

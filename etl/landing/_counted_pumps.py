@@ -44,26 +44,28 @@ class PumpMembership:
         if (problem := self._problem(registered, lo)) is not None:
             raise problem
 
-    def record(self, counting: Iterable[NodeStatus], originals: Container[str]) -> None:
+    def record(
+        self,
+        counting: Iterable[NodeStatus],
+        originals: Container[str] = (),
+        *,
+        are_captured: bool = False,
+    ) -> None:
         """Record these pumps durably as those that count.
 
-        `originals`: addresses of original pumps.
+        `originals`: addresses of original pumps. `are_captured`: they capture from TiKV, and
+        binlogs are never read again.
         """
         if self._known is None:
             return
         pumps = {
-            pump.node_id: KnownPump(
-                pump.host,
-                pump.state,
-                pump.host in originals,
-                pump.captured_cluster_id is not None,
-            )
+            pump.node_id: KnownPump(pump.host, pump.state, pump.host in originals)
             for pump in counting
         }
-        before = self._load().pumps
-        if pumps == before:
+        seen = self._load()
+        if pumps == seen.pumps and (seen.is_captured or not are_captured):
             return
-        gone = before.keys() - pumps.keys()
+        gone = seen.pumps.keys() - pumps.keys()
         self._loaded_pumps = self._known.change(
             lambda seen: replace(
                 seen,
@@ -71,6 +73,7 @@ class PumpMembership:
                     each: pump for each, pump in {**seen.pumps, **pumps}.items() if each not in gone
                 },
                 former=(seen.former | gone) - pumps.keys(),
+                is_captured=seen.is_captured or are_captured,
             )
         )
 
@@ -79,8 +82,8 @@ class PumpMembership:
         return bool(self._load().pumps)
 
     def are_captured(self) -> bool:
-        """Return whether the pumps that counted last capture from TiKV."""
-        return any(pump.is_captured for pump in self._load().pumps.values())
+        """Return whether captured changes were read."""
+        return self._load().is_captured
 
     def is_new(self, node_id: str) -> bool:
         """Return whether the pump never counted, while others did."""

@@ -96,9 +96,13 @@ class PumpBounds:
                 f"pump {pump.node_id} at {pump.host}: {error}; the relay log ends at {lo}",
                 hint=CommitsPurgedError.hint,
             )
+        what = f"pump {pump.node_id} at {pump.host}, state {pump.state}, can't be asked ({error})"
+        if pump.captured_cluster_id is not None:
+            return PumpUnavailableError(
+                what, hint="start it again, or another pump that captures the cluster"
+            )
         return PumpUnavailableError(
-            f"pump {pump.node_id} at {pump.host}, state {pump.state}, can't be asked ({error});"
-            " every window waits for it",
+            f"{what}; every window waits for it",
             hint=(
                 f"start it again; if it is gone for good: `sluice pumps offline {pump.node_id}"
                 " --gone`"

@@ -247,11 +247,10 @@ class WindowPlanner:
         except SluiceError:
             if not is_only:
                 return None
-            self._counted_pumps.invalidate()  # an operator may have them forgotten
             raise
         if not is_only and answer.bounds.max_commit_ts < max(fresh_ts - STALLED_TSO, lo + 1):
             return None
-        self._counted_pumps.record(captured, ())
+        self._counted_pumps.record(captured, are_captured=True)
         self._counted = [answer.pump]
         return [answer]
 

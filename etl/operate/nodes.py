@@ -69,7 +69,9 @@ def leave(
         else:
             registry.update_drainer(entry)
     text = f"{_kind_text(kind)} {node_id!r} is {state} in the registry"
-    if (kind, action) == (PUMPS, OFFLINE):
+    if (kind, action) == (PUMPS, OFFLINE) and node.captured_cluster_id is not None:
+        text += "; landing reads another pump that captures the cluster, and waits without one"
+    elif (kind, action) == (PUMPS, OFFLINE):
         text += (
             "; where binlogs of it were not landed, landing stops and names them: `sluice pumps"
             f" forget {node_id}` accepts their loss"
@@ -112,9 +114,19 @@ def forget(settings: Settings, kind: str, node_id: str, by: str = "") -> str:
         said = (
             f"pump {node_id!r} is forgotten: what it held{landed} and was never landed is given up"
         )
+        if node is not None and node.captured_cluster_id is not None and _has_replica(node, there):
+            said = f"pump {node_id!r} is forgotten: landing reads another one that captures"
         audit.end(deed, said)
     return (
         f"{said}. `sluice resume` lets landing go on, `sluice verify` finds rows that are missing"
+    )
+
+
+def _has_replica(node: NodeStatus, there: dict[str, NodeStatus]) -> bool:
+    return any(
+        other.captured_cluster_id == node.captured_cluster_id and other.state != "offline"
+        for other in there.values()
+        if other.node_id != node.node_id
     )
 
 

@@ -83,10 +83,10 @@ def status(settings: Settings) -> dict[str, Any]:
 
 def _landed_from(relay: RelayLog) -> str | None:
     """Return what landing reads, `binlogs` or `captured changes`; None before its first window."""
-    pumps = relay.known_pumps.load().pumps.values()
-    if not pumps:
-        return None
-    return "captured changes" if any(pump.is_captured for pump in pumps) else "binlogs"
+    known = relay.known_pumps.load()
+    if known.is_captured:
+        return "captured changes"
+    return "binlogs" if known.pumps else None
 
 
 def _checkpoint_of(settings: Settings, cluster_id: int) -> Checkpoint | None:

@@ -19,6 +19,7 @@ from sluice.relay import RelayLog
 from sluice.relay.audit import AuditLog
 from sluice.relay.known_pumps import KnownPump
 from sluice.tidb import NodeStatus
+from sluice.tidb.etcd import CAPTURED_LABEL
 from tests.pump_service.pumpkit import Site
 from tests.pump_service.storekit import eventually
 
@@ -115,6 +116,20 @@ def test_a_pump_that_is_taken_offline_leaves_the_proof_that_all_of_it_was_read(
     assert site.entry(pump).drained_ts is None
     pump.kill()
     site.registry.remove_pump(pump.node_id)
+
+
+def test_of_pumps_that_capture_one_leaves_without_a_loss_while_another_is_there(
+    site: Site, sluice: Type
+) -> None:
+    for name in ("capture-1", "capture-2"):
+        site.registry.register_pump(
+            NodeStatus(name, "127.0.0.1:1", label={CAPTURED_LABEL: "7"}, max_commit_ts=5)
+        )
+    sluice("pumps", "list", says="captures cluster 7")
+    for name, said in (("capture-1", "landing reads another one"), ("capture-2", "is given up")):
+        sluice("pumps", "offline", name, "--gone", says="landing reads another pump that captures")
+        sluice("pumps", "forget", name, says=said)
+        assert site.registry.get_pump(name) is None
 
 
 def test_a_pump_that_is_missing_in_the_registry_is_forgotten_too(

@@ -24,6 +24,19 @@ NOW = tso.span(10**9)
 LONG = tso.span(60_000)
 
 
+class PatientPlanner(WindowPlanner):
+    """Plans again, as landing does, where a loaded machine couldn't connect in time."""
+
+    def plan(self, lo, *, empty_now=False):
+        for attempts in range(20, 0, -1):
+            try:
+                return super().plan(lo, empty_now=empty_now)
+            except PumpUnavailableError as error:
+                if "timed out" not in str(error) or attempts == 1:
+                    raise
+        raise AssertionError
+
+
 class World:
     """Pumps with binlogs and pumps that capture, a clock, and a relay log."""
 
@@ -46,16 +59,15 @@ class World:
         return self.now
 
     def planner(self):
-        self.planners.append(
-            WindowPlanner(
-                CLUSTER_ID,
-                LIMITS,
-                self.tso,
-                lambda: [pump.status for pump in self.pumps],
-                relay=self.relay,
-            )
+        made = PatientPlanner(
+            CLUSTER_ID,
+            LIMITS,
+            self.tso,
+            lambda: [pump.status for pump in self.pumps],
+            relay=self.relay,
         )
-        return self.planners[-1]
+        self.planners.append(made)
+        return made
 
     def close(self):
         for planner in self.planners:
@@ -149,8 +161,8 @@ def test_a_replica_that_is_missing_or_offline_is_not_waited_for(world):
     rows = [(5, 1, b"x")]
     first, second = world.captures("a", rows), world.captures("b", rows)
     assert world.planner().plan(4).transactions == 1
-    known = world.relay.known_pumps.load().pumps
-    assert {name: pump.is_captured for name, pump in known.items()} == {"a": True, "b": True}
+    known = world.relay.known_pumps.load()
+    assert (set(known.pumps), known.is_captured) == ({"a", "b"}, True)
     world.pumps.remove(first)
     assert world.planner().plan(4).transactions == 1
     world.pumps.append(first)
@@ -184,13 +196,11 @@ def test_binlogs_are_read_until_a_replica_has_what_comes_next_and_never_again(wo
         with pytest.raises(PumpUnavailableError, match=port):
             each.plan(50)
     world.pumps.remove(captured)
-    with pytest.raises(PumpUnavailableError, match="no pump captures the cluster now") as told:
-        planner.plan(50)
-    assert "sluice pumps forget" in told.value.hint
-    again = world.binlogs("binlogs-2", rows)
-    world.pumps.remove(old)
     world.relay.known_pumps.forget("captures")
-    assert hosts(planner.plan(50)) == {again.status.host}
+    world.binlogs("binlogs-2", rows)
+    for each in (planner, world.planner()):
+        with pytest.raises(PumpUnavailableError, match="no pump captures the cluster now"):
+            each.plan(50)
 
 
 def test_binlogs_of_pumps_that_left_are_not_wanted_if_a_replica_has_what_comes_next(world):
@@ -207,7 +217,7 @@ def test_binlogs_of_pumps_that_left_are_not_wanted_if_a_replica_has_what_comes_n
 def test_the_document_of_pumps_with_binlogs_is_read_by_older_versions(world):
     world.binlogs("a", [(5, 1, b"x")])
     world.planner().plan(4)
-    assert b"is_captured" not in world.relay.known_pumps.load().to_json()
+    assert b"is_captured" not in world.relay.known_pumps.load().to_bytes()
 
 
 class Replica:
