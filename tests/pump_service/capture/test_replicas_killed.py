@@ -165,3 +165,17 @@ def test_a_replica_that_goes_offline_gives_up_its_claim_and_the_last_one_keeps_i
     reader.now += 200
     with pytest.raises(CommitsPurgedError):
         reader.land()
+
+
+def test_a_pump_whose_capture_has_ended_for_good_can_be_taken_offline(stage, registry):
+    begin, dropped = (stage.looped.do(stage.looped.world.tso) for _ in range(2))
+    stage.looped.do(stage.looped.world.pd.collect_garbage, dropped)
+    pump = stage.pump("late", begin)
+    pump.start()
+    deadline = time.monotonic() + TIMEOUT_S
+    while "PD lets TiKV drop versions" not in pump.page()["failure"]:
+        assert time.monotonic() < deadline, pump.page()
+        time.sleep(0.05)
+    pump.process.send_signal(signal.SIGUSR1)
+    assert pump.process.wait(TIMEOUT_S) == 0, pump.log.read_text()[-4000:]
+    assert registry.get_pump("late").state == "offline"
