@@ -24,9 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import psutil
-
-from sluice.bench.processes import SparkProcesses
+from sluice.bench.processes import DatabaseProcesses, SparkProcesses
 from sluice.devstack import Stack
 from sluice.devstack.launch import drop_everything
 from sluice.etl.copy.bootstrap import BootstrapPlanner
@@ -229,7 +227,7 @@ def _copy(stack: Stack, settings: Settings, dump: Path, way: tuple[str, str, int
     bootstrap = BootstrapPlanner(settings, source, made, 1)
     bootstrap.indexes_after_bytes = 0 if indexes == "after" else 1 << 60
     result = CopyResult(form, indexes)
-    processes = _Processes(stack)
+    processes = DatabaseProcesses(stack)
     make = SparkLoadMaker(SessionTarget(settings.spark, "copy", settings.relay.url), source.spec())
 
     def progressed(progress: CopyProgressCounts) -> None:
@@ -251,14 +249,3 @@ def _copy(stack: Stack, settings: Settings, dump: Path, way: tuple[str, str, int
     result.cpu_s = {name: round(after[name] - before[name], 2) for name in after}
     result.rss_mib = {name: round(size / 2**20) for name, size in peak.items()}
     return result
-
-
-class _Processes(SparkProcesses):
-    """The processes, with the database that rows are copied to."""
-
-    def __init__(self, stack: Stack) -> None:
-        super().__init__(stack)
-        self._server = psutil.Process(stack.state().parts["mariadb"].process.pid)
-
-    def cpu(self) -> dict[str, float]:
-        return super().cpu() | {"MariaDB": sum(self._server.cpu_times()[:2])}

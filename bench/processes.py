@@ -91,3 +91,14 @@ class SparkProcesses:
 
     def _workers(self) -> list[psutil.Process]:
         return [child for child in self._spark.children(recursive=True) if child.is_running()]
+
+
+class DatabaseProcesses(SparkProcesses):
+    """The processes, with the database."""
+
+    def __init__(self, stack: Stack) -> None:
+        super().__init__(stack)
+        self._server = psutil.Process(stack.state().parts["mariadb"].process.pid)
+
+    def cpu(self) -> dict[str, float]:
+        return super().cpu() | {"MariaDB": sum(self._server.cpu_times()[:2])}

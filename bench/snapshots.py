@@ -18,10 +18,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-import psutil
-
 from sluice.bench.copy import POSITION, TABLE, write_dump
-from sluice.bench.processes import SparkProcesses
+from sluice.bench.processes import DatabaseProcesses
 from sluice.devstack import Stack
 from sluice.devstack.launch import drop_everything
 from sluice.etl.copy.bootstrap import BootstrapPlanner
@@ -113,7 +111,7 @@ class _Run:
     def __init__(self, stack: Stack, folder: Path) -> None:
         self._stack = stack
         self._settings = load_settings(stack.home / "sluice.toml")
-        self._processes = _Processes(stack)
+        self._processes = DatabaseProcesses(stack)
         self._folder = folder
         self.results: list[BaseRate] = []
 
@@ -195,14 +193,3 @@ def _count(result: BaseRate, files: list[SnapshotFile]) -> None:
     result.rows = sum(file.rows for file in files)
     result.row_bytes = sum(file.row_bytes for file in files)
     result.file_bytes = sum(file.bytes for file in files)
-
-
-class _Processes(SparkProcesses):
-    """The processes, with the database."""
-
-    def __init__(self, stack: Stack) -> None:
-        super().__init__(stack)
-        self._server = psutil.Process(stack.state().parts["mariadb"].process.pid)
-
-    def cpu(self) -> dict[str, float]:
-        return {**super().cpu(), "MariaDB": sum(self._server.cpu_times()[:2])}

@@ -1,4 +1,4 @@
-"""Format bytes and seconds for people."""
+"""Format bytes, seconds and values for people."""
 
 from __future__ import annotations
 
@@ -21,3 +21,15 @@ def format_duration(seconds: float) -> str:
     if whole < 3600:
         return f"{whole // 60} min {whole % 60} s"
     return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+def format_value(value: object, max_chars: int) -> str:
+    """Format a value of a row in printable ASCII, cut after `max_chars` characters."""
+    text = (
+        "NULL"
+        if value is None
+        else f"0x{value.hex()}"
+        if isinstance(value, bytes)
+        else ascii(value)
+    )
+    return text if len(text) <= max_chars else f"{text[:max_chars]}…"

@@ -53,6 +53,7 @@ ETL = {
         "cached_value",
         "changes",
         "copy",
+        "display_units",
         "downstream",
         "lazy_exports",
         "retry",

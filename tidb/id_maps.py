@@ -101,28 +101,32 @@ class LiveTables(MutableMapping[int, Table]):
         return {str(key): self._documents.get(key) or self[key].to_json() for key in self}
 
 
-class _DocumentCache:
-    """The documents of tables.
-
-    The document that was last written for a table is used again: each window's record has all
-    tables with rows in it.
-    """
+class _LastMadeByTable:
+    """What was last made of, or for, each table: windows have the same tables again and again."""
 
     def __init__(self) -> None:
-        self._known: dict[int, tuple[Table, Document]] = {}
+        self._known: dict[Any, tuple[Any, Any]] = {}
         self._columns = 0
 
-    def __call__(self, table: Table) -> Document:
-        known = self._known.get(table.id)
-        if known is not None and known[0] is table:
-            return known[1]
-        document = table.to_json()
-        if known is None:
+    def keep(self, table: Table, source: object, made: object) -> None:
+        """Keep what was made of `source`, a table or its document."""
+        if table.id not in self._known:
             self._columns += len(table.columns)
         if self._columns > _MAX_CACHED_COLUMNS:
             self._known.clear()
             self._columns = len(table.columns)
-        self._known[table.id] = table, document
+        self._known[table.id] = source, made
+
+
+class _DocumentCache(_LastMadeByTable):
+    """The documents of tables."""
+
+    def __call__(self, table: Table) -> Document:
+        known: tuple[Table, Document] | None = self._known.get(table.id)
+        if known is not None and known[0] is table:
+            return known[1]
+        document = table.to_json()
+        self.keep(table, table, document)
         return document
 
 
@@ -136,28 +140,15 @@ def tables_by_id(documents: Mapping[str, Document | None] | None) -> Mapping[int
     return LazyTables(documents or {}, _parse_table)
 
 
-class _ParsedCache:
-    """Tables by their documents.
-
-    The table that was last made of a document is used again: windows have the same tables again and
-    again.
-    """
-
-    def __init__(self) -> None:
-        self._known: dict[Any, tuple[Document, Table]] = {}
-        self._columns = 0
+class _ParsedCache(_LastMadeByTable):
+    """Tables by their documents."""
 
     def __call__(self, document: Document) -> Table:
-        known = self._known.get(document.get("id"))
+        known: tuple[Document, Table] | None = self._known.get(document.get("id"))
         if known is not None and (known[0] is document or known[0] == document):
             return known[1]
         table = Table.from_json(document)
-        if known is None:
-            self._columns += len(table.columns)
-        if self._columns > _MAX_CACHED_COLUMNS:
-            self._known.clear()
-            self._columns = len(table.columns)
-        self._known[table.id] = document, table
+        self.keep(table, document, table)
         return table
 
 

@@ -7,11 +7,24 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from sluice.etl.changes.formats.mysql_rows import RowBlock
+from sluice.etl.changes.formats.sql_text import quote_name
 from sluice.etl.copy._values import ValueRefused, typed_array
 from sluice.tidb.codec.columnar import arrow_type
 from sluice.tidb.schema import Column
 
-__all__ = ["batch_of"]
+__all__ = ["batch_of", "select_statement"]
+
+
+def select_statement(columns: Sequence[Column], table: str, condition: str) -> str:
+    """Return the statement whose answer `batch_of` converts; `table` is quoted.
+
+    A FLOAT is printed with six digits where it is large or small; as a DOUBLE it has all, its
+    zero's sign among them.
+    """
+    names = [
+        f"{quote_name(c.name)}*1e0" if c.kind == "float" else quote_name(c.name) for c in columns
+    ]
+    return f"SELECT {', '.join(names) or '1'} FROM {table} WHERE {condition}"
 
 
 def batch_of(columns: Sequence[Column], block: RowBlock) -> pa.RecordBatch:

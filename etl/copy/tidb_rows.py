@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
-from sluice.etl.changes.formats.sql_text import quote_name, quote_table
-from sluice.etl.copy.block_rows import batch_of
+from sluice.etl.changes.formats.sql_text import quote_table
+from sluice.etl.copy.block_rows import batch_of, select_statement
 from sluice.etl.copy.errors import CopyError
 from sluice.etl.copy.tidb_session import TidbSession
 from sluice.tidb.schema import Table
@@ -20,13 +20,7 @@ def read_rows(session: TidbSession, table: Table, condition: str) -> Iterator[pa
     holds more than a few megabytes of them. Raises CopyError.
     """
     columns = table.columns
-    # A FLOAT is printed with six digits where it is large or small; as a DOUBLE it has all, its
-    # zero's sign among them.
-    names = [
-        f"{quote_name(c.name)}*1e0" if c.kind == "float" else quote_name(c.name) for c in columns
-    ]
-    statement = f"SELECT {', '.join(names) or '1'} FROM {quote_table(table)} WHERE {condition}"
-    for block in session.blocks(statement):
+    for block in session.blocks(select_statement(columns, quote_table(table), condition)):
         try:
             yield batch_of(columns, block)
         except ValueError as error:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from sluice.etl.copy.form import names_from_lines
-from sluice.etl.display_units import format_size
+from sluice.etl.display_units import format_size, format_value
 from sluice.etl.settings import Settings
 from sluice.etl.tasks.job_kinds import JobKind, ShowProgress
 from sluice.etl.verify import Difference, TableResult, VerifySummary
@@ -112,10 +112,11 @@ def _difference_lines(one: Difference) -> Iterator[str]:
     yield f"    {_values(one.key)} {what[one.kind]}{times}"
     for name in one.columns:
         assert one.upstream is not None and one.downstream is not None
-        yield (
-            f"        {name}: upstream {_text(one.upstream[name])}, downstream"
-            f" {_text(one.downstream[name])}"
+        sides = (
+            f"{side} {format_value(row[name], _MAX_VALUE_CHARS)}"
+            for side, row in (("upstream", one.upstream), ("downstream", one.downstream))
         )
+        yield f"        {name}: {', '.join(sides)}"
     row = one.upstream if one.kind == "missing" else one.downstream if one.kind == "extra" else None
     if row is not None and row != one.key:
         yield f"        {_values(row)}"
@@ -149,16 +150,6 @@ def _rows(count: int) -> str:
 
 def _values(row: object) -> str:
     assert isinstance(row, dict)
-    text = ", ".join(f"{name}={_text(value)}" for name, value in row.items())
-    return text if len(text) <= _MAX_VALUE_CHARS else f"{text[:_MAX_VALUE_CHARS]}…"
-
-
-def _text(value: object) -> str:
-    text = (
-        "NULL"
-        if value is None
-        else f"0x{value.hex()}"
-        if isinstance(value, bytes)
-        else ascii(value)
-    )
+    values = (f"{name}={format_value(value, _MAX_VALUE_CHARS)}" for name, value in row.items())
+    text = ", ".join(values)
     return text if len(text) <= _MAX_VALUE_CHARS else f"{text[:_MAX_VALUE_CHARS]}…"

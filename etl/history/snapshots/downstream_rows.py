@@ -15,7 +15,7 @@ import pyarrow as pa
 from sluice.etl.changes.formats.key_ranges import SPLITTABLE_KINDS, KeyColumn
 from sluice.etl.changes.formats.mysql_rows import RowBlock
 from sluice.etl.changes.formats.sql_text import quote_name
-from sluice.etl.copy.block_rows import batch_of
+from sluice.etl.copy.block_rows import batch_of, select_statement
 from sluice.etl.downstream import MySQLSession
 from sluice.etl.history.snapshots.errors import SnapshotError
 from sluice.tidb.codec.binary_json import decode_json, encode_json
@@ -76,12 +76,7 @@ def read_page(
     The condition is SQL, with what may follow it. Raises SnapshotError, DownstreamError.
     """
     columns = place.columns
-    # A FLOAT is printed with six digits; as a DOUBLE it has all, and its zero keeps its sign.
-    names = [
-        f"{quote_name(c.name)}*1e0" if c.kind == "float" else quote_name(c.name) for c in columns
-    ]
-    statement = f"SELECT {', '.join(names) or '1'} FROM {place.quoted} WHERE {condition}"
-    for block in session.blocks(statement):
+    for block in session.blocks(select_statement(columns, place.quoted, condition)):
         try:
             batch = batch_of(columns, block)
         except ValueError as error:
