@@ -22,6 +22,7 @@ from sluice.etl.downstream.ownership import (
     describe_drainer,
     other_writers,
 )
+from sluice.etl.landing import NoBinlogsError, check_binlogs_written
 from sluice.etl.landing.planner import WindowPlanner
 from sluice.etl.retry import RetryBackoff
 from sluice.etl.settings import Upstream, Window
@@ -51,6 +52,7 @@ class SourceCluster:
         stack.callback(self.tikv.close)
         etcd = EtcdClient(upstream.pd_urls, tls=tls)
         stack.callback(etcd.close)
+        self._etcd = etcd
         self.registry = Registry(etcd)
 
     @classmethod
@@ -81,6 +83,10 @@ class SourceCluster:
                 pipeline, self._settings.unrelated_drainers, self.registry.drainers()
             )
         ]
+        try:
+            check_binlogs_written(self.registry.pumps(), self._etcd)
+        except NoBinlogsError as error:
+            return [*found, f"{error}. {error.hint}"]
         try:
             with closing(self.planner(window)) as planner:
                 check_binlogs_retained(planner, ts)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import re
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,7 +11,7 @@ import grpc
 from sluice.pump_service.capture.capture import REGIONS_PER_CALL, SPANS
 from sluice.pump_service.capture.streams import METADATA, METHOD
 from sluice.tidb import EtcdClient, EtcdError, tso
-from sluice.tidb.etcd.topology import PREFIX
+from sluice.tidb.etcd import parse_version, tidb_versions
 from sluice.tidb.pd import PDClient, PDError, Store
 from sluice.tidb.rpc import TLS, Channels, describe, status
 
@@ -26,7 +24,6 @@ _SERVICE_TTL_S = 60
 """PD forgets the check's service safe point after this time, if the check is killed before."""
 _CONNECT_TIMEOUT_S = 5.0
 _REGION_RETRIES, _REGION_RETRY_S = 10, 0.1
-_VERSION = re.compile(r"v?(\d+)\.(\d+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +66,7 @@ def _stores(pd: PDClient, tls: TLS | None) -> Iterator[CheckResult]:
 
 
 def _version(name: str, version: str) -> CheckResult:
-    # TiDB puts the version of the MySQL that it speaks like in front of its own.
-    found = _VERSION.match(version.rpartition("-TiDB-")[2])
-    if found is None or (int(found[1]), int(found[2])) < OLDEST_VERSION:
+    if parse_version(version) < OLDEST_VERSION:
         return CheckResult(
             f"{name}: version {version!r} is older than {_OLDEST}, or unknown",
             f"upgrade to {_OLDEST}, and replicate by binlogs until then",
@@ -112,14 +107,7 @@ def _connection(channels: Channels, store: Store, tls: TLS | None) -> CheckResul
 
 
 def _tidb_servers(etcd: EtcdClient) -> Iterator[CheckResult]:
-    for item in etcd.range_prefix(PREFIX).items:
-        address, _, what = item.key.removeprefix(PREFIX).rpartition("/")
-        if what != "info":
-            continue
-        try:
-            version = str(json.loads(item.value)["version"])
-        except (ValueError, KeyError, TypeError):
-            version = ""
+    for address, version in tidb_versions(etcd).items():
         yield _version(f"TiDB {address}", version)
 
 

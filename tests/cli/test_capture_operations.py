@@ -126,6 +126,9 @@ def test_a_capture_can_begin_where_versions_history_and_regions_allow_it(world, 
     with EtcdClient(f"http://127.0.0.1:{etcd.port}") as registry:
         info = json.dumps({"version": "8.0.11-TiDB-v7.5.1"}).encode()
         registry.put("/topology/tidb/10.0.0.1:4000/info", info)
+        registry.put("/topology/tidb/10.0.0.1:4000/ttl", b"1")
+        old = b'{"version": "8.0.11-TiDB-v5.4.0"}'  # of a server that is gone, whose entry stays
+        registry.put("/topology/tidb/10.0.0.9:4000/info", old)
     position_ts = world.do(world.world.tso)
     well, failed = checked(world, etcd, position_ts)
     assert failed == {}
@@ -148,6 +151,7 @@ def test_a_capture_is_refused_beforehand_with_a_reason_for_each_obstacle(world, 
         registry.put(
             "/topology/tidb/10.0.0.1:4000/info", b'{"version": "8.0.11-TiDB-v6.5.3"}'
         )  # 8.0.11 is MySQL's
+        registry.put("/topology/tidb/10.0.0.1:4000/ttl", b"1")
     _, failed = checked(world, etcd, position_ts)
     assert set(failed) == {"TiKV", "TiDB", "history"}
     assert str(dropped) in failed["history"].text and str(position_ts) in failed["history"].text

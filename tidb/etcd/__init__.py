@@ -15,7 +15,7 @@ from sluice.tidb.etcd.registry import (
     Registry,
     RegistryError,
 )
-from sluice.tidb.etcd.topology import TiDBServer, tidb_servers
+from sluice.tidb.etcd.topology import TiDBServer, parse_version, tidb_servers, tidb_versions
 
 __all__ = [
     "CAPTURED_LABEL",
@@ -30,5 +30,7 @@ __all__ = [
     "TiDBServer",
     "WatchBatch",
     "WatchEvent",
+    "parse_version",
     "tidb_servers",
+    "tidb_versions",
 ]

@@ -15,11 +15,13 @@ TiDB 4.0 to 8.5 do, in domain/infosync:
 from __future__ import annotations
 
 import json
+import re
 from typing import NamedTuple
 
 from sluice.tidb.etcd.client import EtcdClient
 
 PREFIX = "/topology/tidb/"
+_VERSION = re.compile(r"v?(\d+)\.(\d+)")
 
 
 class TiDBServer(NamedTuple):
@@ -55,3 +57,27 @@ def _started(info: bytes) -> int:
         return int(json.loads(info)["start_timestamp"])
     except (ValueError, TypeError, KeyError):
         return 0
+
+
+def tidb_versions(etcd: EtcdClient) -> dict[str, str]:
+    """Return what each server with a live lease calls its version, by address. Raises EtcdError."""
+    alive, found = set(), {}
+    for item in etcd.range_prefix(PREFIX).items:
+        address, _, what = item.key.removeprefix(PREFIX).rpartition("/")
+        if what == "ttl":
+            alive.add(address)
+        elif what == "info":
+            try:
+                found[address] = str(json.loads(item.value)["version"])
+            except (ValueError, KeyError, TypeError):
+                found[address] = ""
+    return {address: found.get(address, "") for address in sorted(alive)}
+
+
+def parse_version(text: str) -> tuple[int, int]:
+    """Return the first two numbers of a version of TiDB's or TiKV's; (0, 0) if there are none.
+
+    TiDB puts the version of the MySQL that it speaks like in front of its own.
+    """
+    found = _VERSION.match(text.rpartition("-TiDB-")[2])
+    return (int(found[1]), int(found[2])) if found is not None else (0, 0)
