@@ -170,7 +170,7 @@ def _wait(reached: Callable[[], bool], stack: Stack, what: str) -> None:
     while not reached():
         for failure in relay.failures.list():
             raise StackError(
-                f"`{failure.what}` has stopped before everything was {what}: {failure.said}"
+                f"`{failure.what}` has stopped before everything was {what}: {failure.message}"
             )
         if time.monotonic() > deadline:
             raise StackError(

@@ -21,7 +21,8 @@ def lines(status: ArchiveStatus, *, every_table: bool) -> Iterator[str]:
     yield from (f"HOLE        {_between(hole.lo, hole.hi)}: {hole.why}" for hole in status.holes)
     yield from (f"DAMAGED     {fault}" for fault in status.faults)
     for failure in status.failures:
-        yield f"STOPPED     {failure.what}, {_moment(tso.compose(failure.made_ms))}: {failure.said}"
+        when = _moment(tso.compose(failure.made_ms))
+        yield f"STOPPED     {failure.what}, {when}: {failure.message}"
         yield f"hint        {failure.hint}"
     yield from _tables(status, every_table=every_table)
     yield from _snapshots(status)
@@ -139,7 +140,7 @@ def _drill(status: ArchiveStatus) -> Iterator[str]:
             f" {format_duration(float(result.get('seconds', 0.0)))}"
         )
     else:
-        said = f": {status.drill['said']}" if status.drill["said"] else ""
+        said = f": {status.drill['message']}" if status.drill["message"] else ""
         yield f"drill       {when}: {status.drill['state'].upper()}{said}"
         if status.drill["hint"]:
             yield f"hint        {status.drill['hint']}"

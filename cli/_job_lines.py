@@ -23,8 +23,8 @@ def job_lines(job: dict[str, Any]) -> list[str]:
             f"{progress['rows_per_s']:,.0f} rows/s, {format_size(progress['bytes_per_s'])}/s"
             f"{'' if left is None else f', about {format_duration(left)} left'}"
         )
-    if job["said"]:
-        lines.append(job["said"])
+    if job["message"]:
+        lines.append(job["message"])
     if job["hint"]:
         lines.append(f"hint: {job['hint']}")
     return lines

@@ -132,8 +132,8 @@ def _say(suite: QualityRun) -> None:
     state = click.style(f"{suite.state:8}", fg=_STATES.get(suite.state, "red"))
     met = suite.expectations - suite.failed
     click.echo(f"{state} {suite.suite}: {met} of {suite.expectations} met, {suite.seconds:.1f} s")
-    if suite.said:
-        click.echo(f"         {suite.said}")
+    if suite.message:
+        click.echo(f"         {suite.message}")
     for failure in suite.failures:
         about = f" {failure.about}" if failure.about else ""
         click.echo(

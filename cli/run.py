@@ -68,7 +68,7 @@ def _look_at_quality(config: Path) -> QualityReport:
     grave = [suite for suite in done.suites if suite.state not in ("passed", "warned")]
     return QualityReport(
         f"{len(done.suites)} suites, {met} of {expected} expectations met; report {done.index}",
-        tuple(f"{suite.suite}: {suite.said or suite.state}" for suite in grave),
+        tuple(f"{suite.suite}: {suite.message or suite.state}" for suite in grave),
     )
 
 

@@ -215,7 +215,7 @@ def _order_lines(orders: dict[str, Any]) -> list[str]:
     for failure in orders["failures"]:
         lines.append(
             f"STOPPED     {failure['what']}, at {tso.text(tso.compose(failure['made_ms']))}:"
-            f" {failure['said']}"
+            f" {failure['message']}"
         )
         lines.append(
             f"hint        {failure['hint']}; then"

@@ -83,8 +83,8 @@ def suite_page(run: QualityRun, lines: Sequence[ExpectationLine]) -> str:
             f" {run.seconds:.1f} s.</p>"
         ),
     ]
-    if run.said:
-        parts.append(f"<p class=error>{_escape(run.said)}</p>")
+    if run.message:
+        parts.append(f"<p class=error>{_escape(run.message)}</p>")
     if failed:
         parts += ["<h2>Not met</h2>", *map(_card, failed)]
     met = [line for line in lines if line.met]
@@ -193,8 +193,8 @@ def _when(run: QualityRun) -> str:
 
 
 def _failures(run: QualityRun) -> str:
-    if run.said:
-        return run.said
+    if run.message:
+        return run.message
     return "; ".join(f"{f.about or f.expectation}: {f.observed}" for f in run.failures[:3])
 
 

@@ -194,7 +194,7 @@ class _Run:
             ts=place.ts,
             page=DataDocs.page(self._run, suite.name),
             failures=failures,
-            said=said,
+            message=said,
         )
         self.docs.write(noted, lines, result)
         self.found.append(noted)
@@ -237,7 +237,7 @@ def _pause_if_needed(settings: Settings, wish: QualityRequest, found: Sequence[Q
 
 
 def _suite_text(suite: QualityRun) -> str:
-    if suite.said:
-        return suite.said
+    if suite.message:
+        return suite.message
     grave = [f for f in suite.failures if f.severity == suite.severity]
     return ", ".join(f"{f.about or f.expectation}: {f.observed}" for f in grave[:3])

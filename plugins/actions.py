@@ -63,7 +63,7 @@ def perform(wish: ActionRequest, work: Callable[[], str]) -> Response:
         return error_response(error)
     finally:
         response_cache.forget()
-    return JSONResponse({"said": said})
+    return JSONResponse({"message": said})
 
 
 def recent_actions(pipeline: NamedPipeline, most: int) -> list[dict[str, Any]]:

@@ -28,14 +28,14 @@ _HINT = (
 class AuditEntry(JsonDocument):
     """A user action (`pause-job`) on an object (`backfill-3`) at `at_ms` (Unix ms).
 
-    `said`: its outcome, "" while it is unknown.
+    `outcome` is "" while it is unknown.
     """
 
     at_ms: int
     by: str
     what: str
     about: str
-    said: str = ""
+    outcome: str = ""
     token: str = field(default_factory=lambda: secrets.token_hex(6))
 
 
@@ -53,9 +53,9 @@ class AuditLog:
         self._file.change(lambda there: (*there, deed)[-MAX_ENTRIES:])
         return deed
 
-    def end(self, deed: AuditEntry, said: str) -> None:
+    def end(self, deed: AuditEntry, outcome: str) -> None:
         """Durably keep what came of it."""
-        done = AuditEntry(deed.at_ms, deed.by, deed.what, deed.about, said, deed.token)
+        done = AuditEntry(deed.at_ms, deed.by, deed.what, deed.about, outcome, deed.token)
         self._file.change(
             lambda there: tuple(done if each.token == deed.token else each for each in there)
         )

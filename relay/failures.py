@@ -1,6 +1,6 @@
 """Failures that stopped a task for good: one small JSON object a task, until it goes on.
 
-failures/land.json   {"what": "land", "said": "…", "hint": "…", "made_ms": 1}
+failures/land.json   {"what": "land", "message": "…", "hint": "…", "made_ms": 1}
 failures/land.go-on  1: operators have repaired the cause of the failure with that `made_ms`,
                      see `Failures.answer`
 """
@@ -22,7 +22,7 @@ class Failure:
 
     what: str
     """The task: ``land``, ``apply``, ``archive``, ``compact``, ``retain``."""
-    said: str
+    message: str
     hint: str
     made_ms: int
 

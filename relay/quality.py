@@ -70,7 +70,7 @@ class QualityRun(JsonDocument):
     page: str = ""
     """Its page in the Data Docs: a path below their folder, empty if there is none."""
     failures: tuple[FailedExpectation, ...] = ()
-    said: str = ""
+    message: str = ""
     """The cause of the state ``error``."""
 
 

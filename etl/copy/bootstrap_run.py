@@ -175,7 +175,7 @@ class BootstrapRun(CopyJob):
             if left
             else ""
         )
-        self._run.end(CANCELLED, said="; ".join(left), hint=hint, result=asdict(summary))
+        self._run.end(CANCELLED, message="; ".join(left), hint=hint, result=asdict(summary))
         return summary
 
     def _summary(self, state: str) -> BootstrapSummary:

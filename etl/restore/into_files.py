@@ -108,7 +108,7 @@ class FilesRestoreJob:
         if not left:
             self._folder.remove(self._plan.folders)
         summary = replace(self._summary(CANCELLED), left=left)
-        self._run.end(CANCELLED, said="; ".join(left), result=summary.to_json())
+        self._run.end(CANCELLED, message="; ".join(left), result=summary.to_json())
         return summary
 
     def _stop(self) -> FilesSummary:

@@ -248,7 +248,7 @@ class RestoreRun:
         self._clean()
         summary = replace(self._summary, state=CANCELLED, left=tuple(left))
         hint = "look at these tables, and remove what is not needed" if left else ""
-        self._run.end(CANCELLED, said="; ".join(left), hint=hint, result=asdict(summary))
+        self._run.end(CANCELLED, message="; ".join(left), hint=hint, result=asdict(summary))
         return summary
 
     # Inside

@@ -58,7 +58,7 @@ def report_to_client() -> Iterator[None]:
         reason = ours(error)
         text = json.dumps(
             {
-                "said": str(reason)[:_MAX_ERROR_CHARS],
+                "message": str(reason)[:_MAX_ERROR_CHARS],
                 "transient": reason.transient,
                 "hint": reason.hint,
             }
@@ -73,7 +73,7 @@ def parse_worker_error(text: str, where: str = "in a Spark worker") -> WorkerErr
         return None
     try:
         report, _ = json.JSONDecoder().raw_decode(text, at + len(_WORKER_ERROR_MARK))
-        error = WorkerError(f"{report['said']} ({where})", transient=report["transient"])
+        error = WorkerError(f"{report['message']} ({where})", transient=report["transient"])
         error.hint = str(report["hint"])
     except (ValueError, KeyError):  # Spark has cut it off
         return None

@@ -130,7 +130,7 @@ class _VerifyJob:
         except StopRequested:
             self._results.save()
             state = CANCELLED if self._run.order == CANCEL else PAUSED
-            self._run.end(state, said="" if state == CANCELLED else "paused by an order")
+            self._run.end(state, message="" if state == CANCELLED else "paused by an order")
             return self._summary(state)
         summary = self._summary(DONE)
         self._run.look()

@@ -92,7 +92,7 @@ def _drills(found: list[Any]) -> list[dict[str, Any]]:
             "id": drill.spec.id,
             "state": drill.state,
             "at_ms": drill.entry.made_ms,
-            "said": drill.entry.said,
+            "message": drill.entry.message,
             **{
                 name: (drill.entry.result or {}).get(name)
                 for name in ("ts", "tables", "rows", "seconds")

@@ -59,7 +59,7 @@ function opencard(job, detail, around) {
     ),
     bar(job),
     numbers(job),
-    job.said && h("p", { class: "said bad" }, withoutWayOut(job)),
+    job.message && h("p", { class: "message bad" }, withoutWayOut(job)),
     job.hint && h("p", {}, h("strong", {}, "Hint: "), job.hint),
     wayOut(job, around),
     h("p", { class: "quiet small" }, asked(job, around)),
@@ -101,9 +101,9 @@ function numbers({ progress, state }) {
 }
 
 // An error's text may end with its hint, which the page shows below.
-function withoutWayOut({ said, hint }) {
-  const end = hint && [`; ${hint}`, ` Hint: ${hint}`].find((text) => said.endsWith(text));
-  return end ? said.slice(0, -end.length) : said;
+function withoutWayOut({ message, hint }) {
+  const end = hint && [`; ${hint}`, ` Hint: ${hint}`].find((text) => message.endsWith(text));
+  return end ? message.slice(0, -end.length) : message;
 }
 
 // Of what nobody runs, and no DAG came with, the command line is the way on.
@@ -128,7 +128,7 @@ function details(job, detail, around) {
     { id: `more-${job.id}`, open: opened.has(job.id), ontoggle: (event) => toggle(job.id, event.currentTarget.open, around) },
     h("summary", {}, job.progress.tables ? "Tables, and what was asked for" : "What was asked for"),
     !detail && opened.has(job.id) && h("p", { class: "quiet" }, "Looking …"),
-    detail?.error && h("p", { class: "said bad" }, detail.error),
+    detail?.error && h("p", { class: "message bad" }, detail.error),
     detail?.job && [values("Asked for", detail.asked), detail.result && values("Result", detail.result), tables(job, detail, around)],
   );
 }
@@ -199,7 +199,7 @@ function list(jobs, found, around) {
           h("div", { class: "row" }, h("strong", {}, job.id), pill(job.state), h("span", { class: "quiet" }, job.touches)),
           h("span", { class: "quiet" }, job.progress.rows > 0 && `${many(job.progress.rows, "row")}, `, `took ${span(job.since_ms - job.made_ms)}, ${ago(job.since_ms)}`),
         ),
-        job.said && h("p", { class: "quiet" }, withoutWayOut(job)),
+        job.message && h("p", { class: "quiet" }, withoutWayOut(job)),
         job.hint && h("p", { class: "quiet" }, `Hint: ${job.hint}`),
         details(job, found.get(job.id), around),
       ),
@@ -221,7 +221,7 @@ function done(deeds) {
         h(
           "tbody",
           {},
-          deeds.map((deed) => h("tr", { id: `deed-${deed.token}` }, h("td", { class: "nowrap", title: moment(deed.at_ms) }, ago(deed.at_ms)), h("td", {}, deed.by), h("td", {}, `${deed.what} ${deed.about}`), h("td", {}, deed.said || "nobody knows"))),
+          deeds.map((deed) => h("tr", { id: `deed-${deed.token}` }, h("td", { class: "nowrap", title: moment(deed.at_ms) }, ago(deed.at_ms)), h("td", {}, deed.by), h("td", {}, `${deed.what} ${deed.about}`), h("td", {}, deed.outcome || "nobody knows"))),
         ),
       ),
     ),

@@ -85,7 +85,7 @@ function row(suite, docs, around) {
       {},
       h("strong", {}, suite.on === "replication" ? "Replication" : name(suite.suite)),
       h("span", { class: "quiet" }, ` on ${ON[suite.on] ?? suite.on}, ${clock(suite.at_ms)}`),
-      suite.said && h("p", { class: "bad-text" }, plain(suite.said)),
+      suite.message && h("p", { class: "bad-text" }, plain(suite.message)),
       suite.failures.length > 0 && h("ul", { class: "failures" }, suite.failures.map(failure)),
     ),
     h("td", { class: "number" }, `${count(met)} of ${count(suite.expectations)}`),

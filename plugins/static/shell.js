@@ -84,7 +84,7 @@ async function order(path, body) {
       body: JSON.stringify(body),
     });
     const document = await readJson(answer);
-    note(document.said ?? "Done.", "good");
+    note(document.message ?? "Done.", "good");
     tags.clear();
     lookAgain();
     return true;

@@ -183,7 +183,7 @@ function drills({ drills: found, keep }) {
         "div",
         { id: `drill-${drill.id}`, class: "past" },
         h("div", { class: "head" }, h("div", { class: "row" }, pill(drill.state), drill.ts ? h("span", {}, `as of ${moment(tsoMs(drill.ts))}`) : null), h("span", { class: "quiet" }, ago(drill.at_ms))),
-        h("p", { class: "quiet small" }, drill.said || (drill.rows !== null && `${many(drill.tables, "table")} with ${many(drill.rows, "row")} in ${span(drill.seconds * 1000)}`)),
+        h("p", { class: "quiet small" }, drill.message || (drill.rows !== null && `${many(drill.tables, "table")} with ${many(drill.rows, "row")} in ${span(drill.seconds * 1000)}`)),
       ),
     ),
   );

@@ -86,8 +86,8 @@ class JobFiles:
         """Record the job's end after its entry was made; if it is over, release what it touches."""
         if entry.state in (*FINAL_STATES, FAILED):
             document = {
-                "state": entry.state, "by": entry.by, "made_ms": entry.made_ms, "said": entry.said,
-                "hint": entry.hint, "result": entry.result,
+                "state": entry.state, "by": entry.by, "made_ms": entry.made_ms,
+                "message": entry.message, "hint": entry.hint, "result": entry.result,
             }  # fmt: skip
             self._storage.replace(self.path("result.json"), _text(document))
         if entry.state in FINAL_STATES:

@@ -80,7 +80,7 @@ class JobStatus:
             "since_ms": entry.made_ms,
             "since_by": entry.by,
             "runner": None if entry.runner is None else str(entry.runner),
-            "said": entry.said,
+            "message": entry.message,
             "hint": entry.hint,
             "result": entry.result,
             "progress": self.progress.to_json(),
@@ -392,7 +392,7 @@ class Job:
         """
         entry = self.entry()
         if not _same_group(entry, runner):
-            said = f": {entry.said}" if entry.said else f", by {entry.by}"
+            said = f": {entry.message}" if entry.message else f", by {entry.by}"
             raise LeaseLostError(f"the job {self.id} is {entry.state}{said}")
         return JobRun(self.files, entry, runner)
 

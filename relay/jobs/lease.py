@@ -85,7 +85,7 @@ class JobRun:
         """
         self._check_taker()
         if self._entry.state not in ACTIVE_STATES:
-            said = f": {self._entry.said}" if self._entry.said else ""
+            said = f": {self._entry.message}" if self._entry.message else ""
             raise LeaseLostError(f"the job {self._files.id} is {self._entry.state}{said}")
 
     def should_continue(self) -> bool:
@@ -153,7 +153,7 @@ class JobRun:
         self,
         state: str,
         *,
-        said: str = "",
+        message: str = "",
         hint: str = "",
         result: Mapping[str, Any] | None = None,
     ) -> None:
@@ -166,7 +166,9 @@ class JobRun:
         def ended(newest: StateEntry) -> StateEntry:
             self._entry = newest
             self.check()
-            return newest.then(state, str(self._member.runner), said=said, hint=hint, result=result)
+            return newest.then(
+                state, str(self._member.runner), message=message, hint=hint, result=result
+            )
 
         self._entry = self._files.history.change(ended)
         self._files.settle(self._entry)
@@ -212,10 +214,10 @@ class JobRun:
         ):
             return
         if isinstance(error, KeyboardInterrupt):
-            self.end(PAUSED, said="interrupted")
+            self.end(PAUSED, message="interrupted")
         elif isinstance(error, Exception):
             told = ours(error)
-            self.end(FAILED, said=str(told), hint=told.hint)
+            self.end(FAILED, message=str(told), hint=told.hint)
 
     def _beat(self) -> None:
         while not self._ended.wait(HEARTBEAT_INTERVAL_S):

@@ -55,7 +55,7 @@ class StateEntry(JsonDocument):
     """A job's state.
 
     `by`: the person or process that caused it; `made_ms`: when; `run` counts the processes that
-    took the job, `runner` is the last of them; `said` and `hint` belong to a failure, or to what
+    took the job, `runner` is the last of them; `message` and `hint` belong to a failure, or to what
     a cancelled job leaves behind.
     """
 
@@ -66,7 +66,7 @@ class StateEntry(JsonDocument):
     made_ms: int
     run: int = 0
     runner: Runner | None = None
-    said: str = ""
+    message: str = ""
     hint: str = ""
     result: Mapping[str, Any] | None = None
     token: str = field(default_factory=lambda: secrets.token_hex(6), compare=False)
@@ -76,9 +76,9 @@ class StateEntry(JsonDocument):
             raise ValueError(f"{self.state!r} is no state of a job")
 
     def then(self, state: str, by: str, **changes: Any) -> StateEntry:
-        """Return the next entry; `said`, `hint` and `result` aren't carried over."""
+        """Return the next entry; `message`, `hint` and `result` aren't carried over."""
         now = time.time_ns() // 1_000_000
-        cleared = {"said": "", "hint": "", "result": None, **changes}
+        cleared = {"message": "", "hint": "", "result": None, **changes}
         return replace(self, state=state, by=by, made_ms=now, token=secrets.token_hex(6), **cleared)
 
 

@@ -93,7 +93,7 @@ def test_a_pump_that_runs_is_asked_and_one_that_is_gone_is_written_for(
     assert site.registry.get_pump(name) is None
     assert not relay.known_pumps.load().pumps
     [deed] = AuditLog(relay.place).newest(9)
-    assert (deed.what, deed.about) == ("forget-pump", name) and "given up" in deed.said
+    assert (deed.what, deed.about) == ("forget-pump", name) and "given up" in deed.outcome
     sluice("pumps", "forget", name, says=f"no pump '{name}'", fails=True)
 
 

@@ -275,7 +275,9 @@ def test_status_shows_the_jobs_that_are_not_over_how_far_they_are_and_what_they_
     with job.run(Runner("a test")) as run:
         run.set_totals(table_of)
         run.did("d.item", Part(700, 1_000_000, 1))
-        run.end(FAILED, said="d.item has a column that the downstream lacks", hint="add it there")
+        run.end(
+            FAILED, message="d.item has a column that the downstream lacks", hint="add it there"
+        )
     said = sluice("status", code=3).stdout
     assert (
         "job         backfill: failed, 25 %, 700 rows, 1.0 MB of about 4.0 MB, 1 of 4 chunks"

@@ -80,7 +80,7 @@ def test_a_terminal_error_ends_the_task_for_good_and_is_there_to_be_read_until_i
     say_hint({"exception": caught.value})
     assert caplog.records[-1].getMessage().startswith("hint: bring it back")
     (failure,) = relay.failures.list()
-    assert (failure.what, failure.said, failure.hint) == (
+    assert (failure.what, failure.message, failure.hint) == (
         "apply", "a row is missing; bring it back", "bring it back",
     )  # fmt: skip
 

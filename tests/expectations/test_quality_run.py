@@ -435,7 +435,7 @@ def test_tables_whose_names_need_quoting_are_proposed_for_and_looked_at(shop, fo
         assert not [
             (f.expectation, f.about, f.observed) for one in done.suites for f in one.failures
         ]
-        assert {one.suite: (one.state, one.said) for one in done.suites} == {
+        assert {one.suite: (one.state, one.message) for one in done.suites} == {
             str(n): (PASSED, "") for n in names
         }
     finally:

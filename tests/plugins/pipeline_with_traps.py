@@ -54,7 +54,7 @@ def pipeline_with_traps(folder: Path) -> Trapped:
     with failed.run(Runner(TRAP.format("runner"))) as run:
         run.set_totals({table: TableProgress(JobCounts(), 1000, 10, 100)})
         run.did(table, JobCounts(10, 100, 1))
-        run.end(FAILED, said=TRAP.format("said"), hint=TRAP.format("way out"))
+        run.end(FAILED, message=TRAP.format("message"), hint=TRAP.format("way out"))
     other = WriteScope("there", ("shop.orders",))
     running = jobs.create("restore", {"until": ""}, other, "airflow manual__1")
     _looked_at(
@@ -116,7 +116,7 @@ def _looked_at(relay: RelayLog, docs: Path) -> None:
         run,
         page="a/page.html",
         failures=(failure,),
-        said=TRAP.format("said"),
+        message=TRAP.format("message"),
     )
     QualityRuns(relay.storage).note(run, [suite], 10)
     (docs / "a").mkdir(parents=True)

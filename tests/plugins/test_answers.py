@@ -183,7 +183,7 @@ def test_what_was_ordered_is_kept_in_its_order_with_what_came_of_it_and_the_olde
     audit.end(deeds[0], "gone already")
     newest = audit.newest(10)
     assert [deed.about for deed in newest] == ["job-4", "job-3", "job-2"]
-    assert [deed.said for deed in newest] == ["", "refused: it is over", ""]
+    assert [deed.outcome for deed in newest] == ["", "refused: it is over", ""]
 
 
 def test_every_dag_that_a_page_leads_to_is_one_that_it_is_told_of():

@@ -256,7 +256,7 @@ def test_a_running_job_is_paused_goes_on_and_is_given_up_and_it_is_kept_who_said
         ("uma", "pause-job"),
     ]
     assert kept[:4] == [(who, what, job.id) for who, what in wanted]
-    assert pages.get("jobs")["deeds"][0]["said"].startswith("refused: ")
+    assert pages.get("jobs")["deeds"][0]["outcome"].startswith("refused: ")
 
 
 def test_a_job_whose_run_airflow_has_removed_is_resumed_and_given_up_by_its_id(pages):
@@ -273,7 +273,9 @@ def test_a_job_whose_run_airflow_has_removed_is_resumed_and_given_up_by_its_id(p
             None,
             {"Authorization": f"Bearer {pages.tokens['ann']}"},
         )
-        [run] = [run for run in json.loads(body)["dag_runs"] if run["dag_run_id"] in said["said"]]
+        [run] = [
+            run for run in json.loads(body)["dag_runs"] if run["dag_run_id"] in said["message"]
+        ]
         assert run["conf"] == {"job": job.id}
     assert [deed["about"] for deed in pages.get("jobs")["deeds"]][:2] == [job.id, job.id]
 
@@ -289,7 +291,7 @@ def test_a_restore_is_planned_by_a_run_of_its_dag_with_the_values_of_the_form(pa
         {"Authorization": f"Bearer {pages.tokens['ann']}"},
     )
     [run] = json.loads(body)["dag_runs"]
-    assert run["dag_run_id"] in said["said"] and run["triggering_user_name"] == "uma"
+    assert run["dag_run_id"] in said["message"] and run["triggering_user_name"] == "uma"
     assert {name: run["conf"][name] for name in order} == order
     status, said = pages.order("time/restore", "uma", b'{"until": "yesterday"}')
     assert status == 409 and "yesterday" in said["error"]
@@ -478,7 +480,7 @@ def test_a_page_is_drawn_on_a_phone_too_and_in_light_and_dark(look, page):
 def test_names_and_values_of_attackers_are_shown_as_they_are_and_do_nothing(look, pages):
     tab = look("/sluice/jobs")
     card = tab.locator(f"#job-{pages.pipeline.failed.id}")
-    for trap in ("said", "way out", "by", "table"):
+    for trap in ("message", "way out", "by", "table"):
         expect(card).to_contain_text(f"window.caught='{trap}'")
     card.locator("summary").click()
     expect(card).to_contain_text("window.caught='asked'")
@@ -495,7 +497,7 @@ def test_no_name_value_statement_or_finding_is_taken_for_markup(look, pages):
         f"transactions?table={quote(name)}&key={quote(TRAP.format('key'))}": (),
         f"transactions?at={pipeline.inserted}": ("name", "column", "value"),
         f"transactions?where={quote(TRAP.format('where'))}": (),
-        "quality": ("name", "expectation", "about", "observed", "said"),
+        "quality": ("name", "expectation", "about", "observed", "message"),
     }
     for path, traps in shown.items():
         tab = look(f"/sluice/{path}")

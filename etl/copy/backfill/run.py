@@ -158,7 +158,7 @@ class _BackfillContext:
         That may be for a table that isn't there yet: the job makes it.
         """
         return [
-            f"{failure.what} has stopped, and chunks wait until it goes on: {failure.said}"
+            f"{failure.what} has stopped, and chunks wait until it goes on: {failure.message}"
             for failure in self.relay.failures.list()
         ]
 
@@ -219,10 +219,10 @@ def run_backfill(
             job.id, state, request.mode, result["tables"], seconds, tuple(result["warnings"])
         )
         if state == PAUSED:
-            run.end(PAUSED, said="paused by an order")
+            run.end(PAUSED, message="paused by an order")
             return summary
         message = _clean_up(place, job, state)
-        run.end(state, said=message, result=summary.to_json())
+        run.end(state, message=message, result=summary.to_json())
         place.sweep()
         return summary
 
@@ -236,7 +236,7 @@ def cancel_backfill(settings: Settings, job_id: str, runner: Runner) -> str:
         job = place.jobs.get(job_id)
         with job.run(runner) as run:
             message = _clean_up(place, job, CANCELLED)
-            run.end(CANCELLED, said=message)
+            run.end(CANCELLED, message=message)
         place.sweep()
     return message
 

@@ -216,7 +216,7 @@ class _SnapshotJob:
             _remove_unfinished(self._context, self._job.id)
             self._run.end(CANCELLED)
             return SnapshotJobSummary(self._job.id, CANCELLED)
-        self._run.end(PAUSED, said="paused by an order")
+        self._run.end(PAUSED, message="paused by an order")
         return SnapshotJobSummary(self._job.id, PAUSED)
 
     def _set_activity(self, what: str) -> None:

@@ -41,7 +41,7 @@ def _stopped_blockers(seen: Overview, orders: Mapping[str, Any]) -> Iterator[str
     if orders.get("stopped"):
         yield f"applying has stopped: {orders['stopped']}"
     for failure in seen.failures:
-        yield f"{failure['what']} has stopped: {failure['said']}. Hint: {failure['hint']}"
+        yield f"{failure['what']} has stopped: {failure['message']}. Hint: {failure['hint']}"
     if seen.downstream.refused:
         yield (
             f"the downstream refused changes: {seen.downstream.refused[:300]}. Hint: `sluice accept"

@@ -165,7 +165,7 @@ class Overview:
     jobs: tuple[dict[str, Any], ...]
     """Unfinished jobs, in the form of `sluice.relay.jobs.JobStatus.to_json`."""
     failures: tuple[dict[str, Any], ...]
-    """Why tasks have stopped: what, said, hint, made_ms."""
+    """Why tasks have stopped: what, message, hint, made_ms."""
     held_back: tuple[str, ...]
     """The blockers of replication, a sentence each, the gravest first; () if there are none."""
     errors: dict[str, str]

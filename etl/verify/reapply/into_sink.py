@@ -129,7 +129,7 @@ class ReplayIntoSink:
             there = (
                 f"{self._to} has what was committed after {request.since} through {done.checkpoint}"
             )
-            self._run.end(CANCELLED if cancelled else PAUSED, said=there, result=asdict(summary))
+            self._run.end(CANCELLED if cancelled else PAUSED, message=there, result=asdict(summary))
         if self._job.entry().state in FINAL_STATES:
             self._consumers.forget(consumer_of(self._job.id))
         return summary

@@ -88,7 +88,7 @@ def repair_problems(settings: Settings, request: ReplayRequest, found: ReplayWin
 def repair_notes(settings: Settings) -> list[str]:
     """Return what to know before a repair begins. Raises relay errors."""
     return [
-        f"{failure.what} has stopped: {failure.said}. Rows are written while it runs: begin the"
+        f"{failure.what} has stopped: {failure.message}. Rows are written while it runs: begin the"
         " repair, then have it go on"
         for failure in settings.open_relay().failures.list()
     ]

@@ -84,7 +84,7 @@ def cancel_reapply(settings: Settings, job: Job, runner: Runner) -> str:
         for repair in relay.aligned_chunks.repairs():
             if repair.job == job.id:
                 relay.aligned_chunks.mended(repair.name)
-        run.end(CANCELLED, said=said)
+        run.end(CANCELLED, message=said)
         consumers.forget(consumer_of(job.id))
     first = relay.first()
     if first is not None and ReplayRequest.from_json(job.spec.asked).is_repair:

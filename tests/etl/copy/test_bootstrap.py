@@ -382,7 +382,7 @@ def test_rows_of_somebody_else_are_not_taken_back_and_are_named(
     assert "d.item has" in summary.left[0] and "another program wrote there" in summary.left[0]
     assert (77, 7) in ask(mariadb, "SELECT id, v FROM d.item")
     assert (
-        job.status().entry.said == summary.left[0]
+        job.status().entry.message == summary.left[0]
         and "before the next bootstrap begins" in job.status().entry.hint
     )
 

@@ -91,7 +91,7 @@ def test_what_a_job_touched_is_free_once_it_is_over_and_not_before(jobs: Jobs) -
     with pytest.raises(JobOverlapError, match="which is paused"):
         a_job(jobs, "d.a")
     with job.run(Runner("a test")) as run:
-        run.end(FAILED, said="no room", hint="make some")
+        run.end(FAILED, message="no room", hint="make some")
     with pytest.raises(JobOverlapError, match="which is failed"):
         a_job(jobs, "d.a")
     with job.run(Runner("a test")) as run:
@@ -244,7 +244,7 @@ def test_one_process_runs_a_job_and_a_second_one_is_told_which(jobs: Jobs) -> No
         "state": "done",
         "by": status.entry.by,
         "made_ms": status.entry.made_ms,
-        "said": "",
+        "message": "",
         "hint": "",
         "result": {"rows": 3},
     }
@@ -309,8 +309,8 @@ def test_orders_are_heard_and_taken_back(jobs: Jobs) -> None:
             job.order(RESUME, "ann")
         run.look()
         assert run.order == CANCEL
-        run.end(CANCELLED, said="3 tables are there", hint="drop them")
-    assert job.status().entry.said == "3 tables are there"
+        run.end(CANCELLED, message="3 tables are there", hint="drop them")
+    assert job.status().entry.message == "3 tables are there"
 
 
 def test_an_order_to_cancel_a_job_that_nobody_runs_is_heard_by_who_runs_it_next(jobs: Jobs) -> None:
@@ -376,7 +376,7 @@ def test_what_ends_a_run_is_written_down_with_the_hint(jobs: Jobs) -> None:
     with pytest.raises(JobError), job.run(Runner("a test")):
         raise JobError("no such column", hint="add it")
     entry = job.status().entry
-    assert (entry.state, entry.said, entry.hint) == (FAILED, "no such column; add it", "add it")
+    assert (entry.state, entry.message, entry.hint) == (FAILED, "no such column; add it", "add it")
     assert (job.files.result() or {})["state"] == FAILED
     with pytest.raises(KeyboardInterrupt), job.run(Runner("a test")):
         raise KeyboardInterrupt
@@ -398,7 +398,7 @@ def test_processes_of_a_group_run_a_job_together_and_no_other_joins(jobs: Jobs) 
         assert job.status().progress.tables["d.a"].done == JobCounts(22, 50, 6)
         with pytest.raises(JobRunsError, match="is run by task plan"):
             job.run(Runner("sluice bootstrap"))
-        one.end(FAILED, said="no room")
+        one.end(FAILED, message="no room")
         two.look()
         with pytest.raises(LeaseLostError, match="is failed: no room"):
             two.check()

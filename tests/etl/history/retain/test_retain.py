@@ -220,7 +220,7 @@ def test_what_stops_retention_stops_nothing_else_and_is_said_until_it_is_over(si
     said = retain_or_say_why(settings, lambda _: None)
     assert files[-1].name in said["failed"]
     (failure,) = archive_status(settings).failures
-    assert (failure.what, failure.said) == ("retain", said["failed"])
+    assert (failure.what, failure.message) == ("retain", said["failed"])
     files[-1].write_bytes(kept)
     done = retain_or_say_why(settings, lambda _: site.relay.failures.clear("retain"))
     assert done["volumes"] > 0

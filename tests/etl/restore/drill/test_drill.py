@@ -88,7 +88,7 @@ def test_a_drill_that_fails_says_so_and_the_next_one_removes_what_it_left(
     with pytest.raises(DrillFailedError, match="the worker broke"):
         run_drill(settings, job, Runner("test"), ways=Failing())
     told = archive_status(settings).drill
-    assert told is not None and (told["state"], "the worker broke" in told["said"]) == (
+    assert told is not None and (told["state"], "the worker broke" in told["message"]) == (
         FAILED,
         True,
     )
