@@ -41,7 +41,9 @@ class World:
     `model` is {(commit_ts, start_ts): {key: (value, old)}}.
     """
 
-    def __init__(self, store_count=1, splits=()):
+    def __init__(self, store_count=1, splits=(), credentials=None):
+        """`credentials`: of servers that speak TLS."""
+        self._credentials = credentials
         self.oracle = Oracle()
         self.store = Store(lambda: self.oracle.last)
         self.regions = RegionMap(1, list(splits))
@@ -57,13 +59,18 @@ class World:
     async def start(self):
         for store_id in self.store_ids:
             server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
-            self.addresses[store_id] = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+            port = (
+                server.add_insecure_port("127.0.0.1:0")
+                if self._credentials is None
+                else server.add_secure_port("127.0.0.1:0", self._credentials)
+            )
+            self.addresses[store_id] = f"127.0.0.1:{port}"
             pb_grpc.tikv.add_TikvServicer_to_server(
                 TiKVService(self.store, self.regions, store_id), server
             )
             server.add_generic_rpc_handlers((self.changes.service(store_id),))
             self._servers.append(server)
-        url = f"http://{self.addresses[1]}"
+        url = f"{'http' if self._credentials is None else 'https'}://{self.addresses[1]}"
         self.pd_url = url
         pd = self.pd = PDService(CLUSTER_ID, url, self.addresses, self.oracle, self.regions)
         pb_grpc.pd.add_PDServicer_to_server(pd, self._servers[0])

@@ -11,14 +11,14 @@ TIMEOUT_S = 60
 class LoopedWorld:
     """Reach `world` by `do` and `on_loop`; `splits` are raw keys at which regions begin."""
 
-    def __init__(self, splits):
+    def __init__(self, splits, credentials=None):
         self.loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self.loop.run_forever, daemon=True)
         self._thread.start()
-        self.world = self.on_loop(self._made(splits))
+        self.world = self.on_loop(self._made(splits, credentials))
 
-    async def _made(self, splits):
-        made = World(2, splits)
+    async def _made(self, splits, credentials):
+        made = World(2, splits, credentials)
         await made.start()
         return made
 

@@ -2,14 +2,19 @@
 
 import random
 import time
+from types import SimpleNamespace
 
+import grpc
 import pytest
 
 from sluice.errors import SluiceError
 from sluice.pump_service.capture import Capture, CaptureCluster, lock_watch, streams
+from sluice.pump_service.capture.check import check_capture
 from sluice.tidb.pd import PDClient
+from sluice.tidb.rpc import TLS
 from sluice.tidb.tikv import TiKVClient
 from tests.devstack.tidb.change_world import Schedule, effective
+from tests.pump_service.authority import Authority
 from tests.pump_service.capture.looped_world import LoopedWorld
 
 ROW = b"t" + bytes(8) + b"_r"
@@ -51,14 +56,14 @@ class PassingError(SluiceError):
 class Captured(LoopedWorld):
     """A world and a capture of it."""
 
-    def __init__(self, folder, memory_bytes=1 << 20):
-        super().__init__([ROW + b"d", ROW + b"m"])
-        self.pd = PDClient(self.world.pd_url)
-        self.tikv = TiKVClient(self.pd)
+    def __init__(self, folder, memory_bytes=1 << 20, credentials=None, tls=None):
+        super().__init__([ROW + b"d", ROW + b"m"], credentials)
+        self.pd = PDClient(self.world.pd_url, tls=tls)
+        self.tikv = TiKVClient(self.pd, tls=tls)
         self.sink = Sink(self.world.tso())
         self.begun = 0
         self.capture = Capture(
-            CaptureCluster(self.pd, self.tikv), self._begin, folder / "runs", memory_bytes
+            CaptureCluster(self.pd, self.tikv, tls), self._begin, folder / "runs", memory_bytes
         )
         self.capture.start()
 
@@ -225,5 +230,42 @@ def test_a_tikv_without_multiplexed_change_data_ends_the_capture_and_says_which_
         captured.until(lambda: captured.capture.status().failure)
         assert "store 1" in captured.capture.status().failure
         assert "7.5" in captured.capture.status().failure
+    finally:
+        captured.close()
+
+
+class Registry:
+    """No TiDB server."""
+
+    def range_prefix(self, prefix):
+        return SimpleNamespace(items=())
+
+
+def test_a_cluster_that_speaks_tls_is_captured_and_the_check_names_a_wrong_certificate(tmp_path):
+    authority = Authority(tmp_path)
+    cert, key = authority.issue("tikv", "tikv")
+    credentials = grpc.ssl_server_credentials(
+        [(key.read_bytes(), cert.read_bytes())],
+        authority.path.read_bytes(),
+        require_client_auth=True,
+    )
+    tls = TLS.from_settings(str(authority.path), *map(str, authority.issue("pump", "pump")))
+    captured = Captured(tmp_path, credentials=credentials, tls=tls)
+    try:
+        captured.world.pd.version = "8.5.0"
+        captured.do(captured.world.one_phase, dict.fromkeys(KEYS, LONG))
+        captured.do(captured.world.changes.break_streams)
+        captured.do(captured.world.one_phase, {KEYS[2]: b"again", KEYS[5]: None})
+        captured.catch_up()
+        ts = captured.do(captured.world.tso)
+        found = list(check_capture(captured.pd, Registry(), tls, ts))
+        assert [each.hint for each in found if each.hint] == []
+        assert sum("streams changes with TLS" in each.text for each in found) == 2
+        other = tmp_path / "other"
+        other.mkdir()
+        stranger = Authority(other)
+        wrong = TLS.from_settings(str(authority.path), *map(str, stranger.issue("pump", "pump")))
+        refused = [each for each in check_capture(captured.pd, Registry(), wrong, ts) if each.hint]
+        assert len(refused) == 2 and all("ssl-cert" in each.hint for each in refused), refused
     finally:
         captured.close()
