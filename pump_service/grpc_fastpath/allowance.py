@@ -6,7 +6,6 @@ A connection may send some each second; all connections share a much larger rese
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 
 _FRAMES_PER_DRAW = 64
 """Frames that a connection draws at a time from the shared budget."""
@@ -16,8 +15,6 @@ _FIRST_FRAMES = 20
 """Frames that a new connection may send at once: some times what gRPC's clients begin with. A crowd
 that reconnects has no more.
 """
-_UNCROWDED_CONNECTIONS = 100
-"""Up to so many connections each has its whole rate; more of them share what these have."""
 READ_PAUSE_S = 0.05
 """How long a connection that has used its allowance up isn't read."""
 
@@ -25,12 +22,11 @@ READ_PAUSE_S = 0.05
 class SharedFrameBudget:
     """Hold the frames that all connections may send together beyond their own allowances."""
 
-    __slots__ = ("_connections", "_counted", "_left", "_rate")
+    __slots__ = ("_counted", "_left", "_rate")
 
-    def __init__(self, rate: int, connections: Callable[[], int] = lambda: 1) -> None:
-        """`rate`: frames a second. `connections` returns how many there are."""
+    def __init__(self, rate: int) -> None:
+        """`rate`: frames a second."""
         self._rate = rate
-        self._connections = connections
         self._left = rate * _BURST_WINDOW_S
         self._counted = time.monotonic()
 
@@ -45,10 +41,6 @@ class SharedFrameBudget:
         self._left -= _FRAMES_PER_DRAW
         return _FRAMES_PER_DRAW
 
-    def own_share(self) -> float:
-        """Return the part of its own rate that each connection has while there are many."""
-        return min(1.0, _UNCROWDED_CONNECTIONS / max(1, self._connections()))
-
 
 class FrameRateLimit:
     """`left` goes down with each such frame; below zero the connection isn't read for a while."""
@@ -56,7 +48,7 @@ class FrameRateLimit:
     __slots__ = ("_counted", "_rate", "_shared", "left", "over_since")
 
     def __init__(self, rate: int, shared: SharedFrameBudget) -> None:
-        """`rate`: frames a second that this connection may send beside 100 others at most."""
+        """`rate`: frames a second that this connection may send whatever others do."""
         self._rate = rate
         self._shared = shared
         self.left = float(min(rate, _FIRST_FRAMES))
@@ -69,7 +61,7 @@ class FrameRateLimit:
         if self.left >= 0:
             return False
         now = time.monotonic()
-        self.earn((now - self._counted) * self._rate * self._shared.own_share())
+        self.earn((now - self._counted) * self._rate)
         self._counted = now
         while self.left < 0 and (more := self._shared.draw(now)):
             self.left += more

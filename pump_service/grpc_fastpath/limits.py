@@ -32,7 +32,7 @@ class FastPathLimits:
     held: int = MAX_BYTES
     queued: int = 64 << 20  # handed to the store and not yet durable, over all connections
     stream_window: int = 1 << 20
-    own_frames: int = 200  # that carry no call, a second, of each of 100 connections (count)
+    own_frames: int = 200  # that carry no call, a second, of a connection in any case (count)
     # more of them, a second over all connections; beyond, one isn't read for a while (count)
     idle_frames: int = 10_000
     over_s: float = 10.0  # a connection that sends more than is allowed for so long is ended

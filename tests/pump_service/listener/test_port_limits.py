@@ -452,11 +452,11 @@ def test_answers_that_a_crowd_does_not_take_are_counted_as_they_are_made():
             client.close()
 
 
-def test_connections_share_the_frames_of_a_hundred_while_there_are_more():
-    shared = SharedFrameBudget(1, lambda: 1_000)
+def test_a_new_connection_begins_with_few_frames_and_earns_its_rate():
+    shared = SharedFrameBudget(1)
     with mock.patch("time.monotonic", side_effect=(0.0, 0.5)):
         allowance = FrameRateLimit(200, shared)
-        first, allowance.left = allowance.left, -9.5
+        first, allowance.left = allowance.left, -99.5
         assert first == 20
         assert not allowance.is_used_up()
         assert allowance.left == pytest.approx(0.5)
