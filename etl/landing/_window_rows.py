@@ -18,6 +18,7 @@ class WindowRows:
         Each part is in ascending commit_ts.
         """
         self._batches = batches
+        self._commits: dict[int | None, frozenset[int]] = {}
 
     def first_by_version(self, table_id: int) -> list[tuple[int, int]]:
         """Return (schema version, first commit_ts) of a table's rows, ascending commit_ts."""
@@ -41,10 +42,12 @@ class WindowRows:
                 found.setdefault(row["table_id"], []).append(first)
         return found
 
-    def commits(self, table_id: int | None = None) -> set[int]:
+    def commits(self, table_id: int | None = None) -> frozenset[int]:
         """Return the commit_ts of all transactions with rows, or with rows of one table."""
+        if table_id in self._commits:  # each table without a DDL asks for those of all
+            return self._commits[table_id]
         found: set[int] = set()
         for batch in self._batches():
             own = batch if table_id is None else batch.filter(pc.equal(batch["table_id"], table_id))
             found.update(own["commit_ts"].unique().to_pylist())
-        return found
+        return self._commits.setdefault(table_id, frozenset(found))

@@ -360,3 +360,17 @@ def test_a_table_that_no_job_made_is_created_before_its_first_row_as_tikv_has_it
     assert columns(schema.resolve([], {77: span}, lambda seconds: False).tables[77], 77) == ["a"]
     with pytest.raises(UnknownTableError):
         schema.resolve([], {78: span}, lambda seconds: False)
+
+
+def test_the_same_question_reads_the_rows_of_a_window_once() -> None:
+    readings = []
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        readings.append(1)
+        yield pa.record_batch({"table_id": [30, 99, 30], "commit_ts": [5, 6, 7]})
+
+    rows = WindowRows(batches)
+    for _ in range(2):
+        assert rows.commits() == {5, 6, 7}
+        assert rows.commits(30) == {5, 7} and rows.commits(99) == {6}
+    assert len(readings) == 3
