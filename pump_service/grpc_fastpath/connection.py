@@ -142,7 +142,6 @@ class FastPathConnection(asyncio.Protocol):
             self._context.submit(self, records, streams)
         if self._probes:
             self._place.complete()
-            self._allowance.left -= len(self._probes)
             self._sender.replies(self._probes)
             self._context.ingest.observe(0.0, len(self._probes), ok=True)
             self._probes = []
@@ -538,6 +537,7 @@ class FastPathConnection(asyncio.Protocol):
             return
         if record is None:
             self._probes.append(stream)
+            self._allowance.left -= 1
         else:
             self._records.append(record)
             self._streams.append(stream)

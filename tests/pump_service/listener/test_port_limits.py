@@ -452,6 +452,21 @@ def test_answers_that_a_crowd_does_not_take_are_counted_as_they_are_made():
             client.close()
 
 
+def test_of_calls_without_a_binlog_no_more_are_answered_at_once_than_are_allowed():
+    with served(FastPathLimits(own_frames=20, idle_frames=1)) as (address, _, context):
+        client = RawClient(address, f.settings({f.SETTING_INITIAL_WINDOW_SIZE: 0}))
+        body = f.frame(f.DATA, f.END_STREAM, 0, grpc_body(_PROBE))
+        client.send(
+            *(
+                _headers(stream) + body[:5] + stream.to_bytes(4, "big") + body[9:]
+                for stream in range(1, 4001, 2)
+            )
+        )
+        _eventually(lambda: any(lane._wire.is_held("frames") for lane in context.lanes))
+        assert all(lane._sender.blocked < 256 for lane in context.lanes)
+        client.close()
+
+
 def test_a_new_connection_begins_with_few_frames_and_earns_its_rate():
     shared = SharedFrameBudget(1)
     with mock.patch("time.monotonic", side_effect=(0.0, 0.5)):
