@@ -8,16 +8,17 @@ failures/land.go-on  1: operators have repaired the cause of the failure with th
 from __future__ import annotations
 
 import contextlib
-import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
+from sluice.relay.format_version import NewerFormatError
+from sluice.relay.json_codec import JsonDocument
 from sluice.relay.storage import Storage
 
 _FOLDER = "failures"
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class Failure(JsonDocument):
     """The error that ended a task. `made_ms`: Unix ms."""
 
     what: str
@@ -35,9 +36,7 @@ class Failures:
 
     def note(self, failure: Failure) -> None:
         """Record durably why a task stopped; the newest counts. Raises OSError."""
-        self._storage.replace(
-            _path(failure.what), json.dumps(asdict(failure), ensure_ascii=False).encode() + b"\n"
-        )
+        self._storage.replace(_path(failure.what), failure.to_bytes())
 
     def clear(self, what: str) -> None:
         """Remove a task's failure, as it has gone on. Raises OSError."""
@@ -61,8 +60,8 @@ class Failures:
         for name in self._storage.names(_FOLDER):
             if not name.endswith(".json"):
                 continue
-            with contextlib.suppress(FileNotFoundError, ValueError, TypeError):
-                found.append(Failure(**json.loads(self._storage.read(f"{_FOLDER}/{name}"))))
+            with contextlib.suppress(FileNotFoundError, NewerFormatError, ValueError):
+                found.append(Failure.from_bytes(self._storage.read(f"{_FOLDER}/{name}")))
         return found
 
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from sluice.relay.errors import RelayError
+from sluice.relay.format_version import NewerFormatError
 from sluice.relay.json_codec import JsonDocument, from_bytes, to_bytes
 from sluice.relay.log import RelayLog
 from sluice.relay.versioned_document import DocumentFormat, VersionedDocument
@@ -157,7 +158,7 @@ class Verifications:
         """Return the newest status; the default if it can't be read."""
         try:
             return VerifierStatus.from_bytes(self._storage.read(_LIVENESS_FILE))
-        except (FileNotFoundError, ValueError):
+        except (FileNotFoundError, NewerFormatError, ValueError):
             return VerifierStatus()
 
     def runs(self, most: int) -> list[VerifiedRun]:
@@ -167,7 +168,7 @@ class Verifications:
         """
         found = []
         for name in self._run_names()[:most]:
-            with contextlib.suppress(FileNotFoundError, ValueError):
+            with contextlib.suppress(FileNotFoundError, NewerFormatError, ValueError):
                 found.append(VerifiedRun.from_bytes(self._storage.read(f"{_RUNS_FOLDER}/{name}")))
         return found
 

@@ -84,7 +84,7 @@ class ContinuousStateFile:
         """
         try:
             return ContinuousState.from_json(json.loads(self._storage.read(_PATH)))
-        except (FileNotFoundError, ValueError, KeyError, TypeError):
+        except (FileNotFoundError, ValueError):
             return ContinuousState()
 
     def keep(self, state: ContinuousState) -> None:

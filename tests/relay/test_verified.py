@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from sluice.relay import RelayCorruptError, RelayLog
+from sluice.relay import Failure, RelayCorruptError, RelayLog
 from sluice.relay.verification_log import (
     MAX_RUNS,
     TableVerified,
@@ -104,3 +104,18 @@ def test_a_document_that_can_not_be_read_is_named(relay, tmp_path):
     path.write_text("[{}]")
     with pytest.raises(RelayCorruptError, match=path.name):
         notes.last()
+
+
+def test_what_a_newer_version_has_for_people_is_passed_over(relay: RelayLog) -> None:
+    notes = Verifications(relay)
+    notes.note(run(5, table()))
+    notes.note(run(9, table(at_ms=9), job="v-2"))
+    notes.save_status(VerifierStatus(looked_ms=1))
+    relay.failures.note(Failure("land", "no disk", "", 1))
+    relay.failures.note(Failure("apply", "no server", "", 2))
+    for path in ("verified/runs/*v-2.json", "verified/*.json", "failures/land.json"):
+        for file in Path(relay.url.removeprefix("file://")).glob(path):
+            file.write_text('{"format": 2, "unheard_of": true}')
+    assert [one.job for one in notes.runs(10)] == ["v-1"]
+    assert notes.look() == VerifierStatus()
+    assert [one.what for one in relay.failures.list()] == ["apply"]

@@ -136,7 +136,9 @@ class CachedSummaries:
         0 if there is none.
         """
         with contextlib.suppress(KeyError, ValueError, TypeError, IndexError):
-            earlier = DaySummary.from_json(self._read(_day_path(day.day)) or {})
+            raw = self._read(_day_path(day.day)) or {}
+            raw.pop("of", None)
+            earlier = DaySummary.from_json(raw)
             begin, end = day.volumes[0].lo, day.volumes[-1].hi
             if earlier.volumes[0].lo <= begin and earlier.volumes[-1].hi <= end:
                 return earlier.volumes[-1].hi, tuple(
