@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from typing import Self
 
@@ -22,7 +22,7 @@ from sluice.etl.downstream.ownership import (
     describe_drainer,
     other_writers,
 )
-from sluice.etl.landing import NoBinlogsError, check_binlogs_written
+from sluice.etl.landing import NoBinlogsError, pumps_to_read, server_without_binlogs
 from sluice.etl.landing.planner import WindowPlanner
 from sluice.etl.retry import RetryBackoff
 from sluice.etl.settings import Upstream, Window
@@ -84,16 +84,14 @@ class SourceCluster:
             )
         ]
         try:
-            check_binlogs_written(self.registry.pumps(), self._etcd)
-        except NoBinlogsError as error:
-            return [*found, f"{error}. {error.hint}"]
-        try:
             with closing(self.planner(window)) as planner:
                 check_binlogs_retained(planner, ts)
         except CopyError as error:
             if error.transient and not found:
                 raise
             found.append(str(error))
+        except NoBinlogsError as error:
+            found.append(f"{error}. {error.hint}")
         return found
 
     def wait_until_ready(
@@ -119,7 +117,11 @@ class SourceCluster:
 
     def planner(self, window: Window) -> WindowPlanner:
         """Plans windows of at most that size, to be closed."""
-        return WindowPlanner(self.pd.cluster_id, window, self.pd.tso, self.registry.pumps, self.tls)
+
+        def pumps() -> Sequence[NodeStatus]:
+            return pumps_to_read(self.registry.pumps(), server_without_binlogs(self._etcd))
+
+        return WindowPlanner(self.pd.cluster_id, window, self.pd.tso, pumps, self.tls)
 
     @contextmanager
     def registered(self, pipeline: PipelineIdentity, ts: int, window: Window) -> Iterator[None]:

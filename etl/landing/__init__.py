@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from sluice.etl.lazy_exports import lazy_getattr
 
 if TYPE_CHECKING:
-    from sluice.etl.landing._cluster import NoBinlogsError, check_binlogs_written
+    from sluice.etl.landing._cluster import NoBinlogsError, pumps_to_read, server_without_binlogs
     from sluice.etl.landing._report import LandedWindow, LandSummary
     from sluice.etl.landing.land import run_land
     from sluice.etl.landing.start_position import NoCheckpointError, position_without_checkpoint
@@ -26,10 +26,11 @@ __all__ = [
     "LandedWindow",
     "NoBinlogsError",
     "NoCheckpointError",
-    "check_binlogs_written",
     "has_new_collations",
     "position_without_checkpoint",
+    "pumps_to_read",
     "run_land",
+    "server_without_binlogs",
     "version_at",
 ]
 
@@ -39,7 +40,8 @@ __getattr__ = lazy_getattr(
         "LandSummary": "sluice.etl.landing._report",
         "LandedWindow": "sluice.etl.landing._report",
         "NoBinlogsError": "sluice.etl.landing._cluster",
-        "check_binlogs_written": "sluice.etl.landing._cluster",
+        "pumps_to_read": "sluice.etl.landing._cluster",
+        "server_without_binlogs": "sluice.etl.landing._cluster",
         "NoCheckpointError": "sluice.etl.landing.start_position",
         "has_new_collations": "sluice.etl.landing.upstream_schema",
         "run_land": "sluice.etl.landing.land",

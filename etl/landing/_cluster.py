@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 from sluice.errors import SluiceError
 from sluice.etl.settings import Upstream
@@ -12,27 +12,48 @@ from sluice.tidb.etcd import parse_version, tidb_versions
 
 WITHOUT_BINLOGS = (8, 4)
 """The first version of TiDB that writes none."""
-_CHECK_INTERVAL_S = 30.0
+_CHECK_INTERVAL_S = 5.0
 
 
 class NoBinlogsError(SluiceError):
     """A TiDB writes no binlogs, and no pump captures its changes; names the server."""
 
     transient = True
-    hint = "start a pump that captures from TiKV: `sluice capture --check` names its start-ts"
+    hint = (
+        "start a pump that captures from TiKV, with a start-ts at or below what is landed (`sluice"
+        " capture --check`); then `sluice verify`, for what was landed since that server started"
+    )
 
 
-def check_binlogs_written(pumps: Iterable[NodeStatus], etcd: EtcdClient) -> None:
-    """Raise NoBinlogsError if changes of a TiDB would be missed. Raises EtcdError."""
-    counting = [pump for pump in pumps if pump.state != "offline"]
-    if any(pump.captured_cluster_id is not None for pump in counting):
-        return
-    for address, version in tidb_versions(etcd).items():
-        if parse_version(version) >= WITHOUT_BINLOGS:
-            raise NoBinlogsError(
-                f"TiDB {address} has version {version!r}, which writes no binlogs, and no pump in"
-                " the registry captures changes from TiKV: what it commits would be missing"
-            )
+def server_without_binlogs(etcd: EtcdClient) -> str:
+    """Return address and version of a TiDB that writes no binlogs; "" without one.
+
+    Raises EtcdError.
+    """
+    return next(
+        (
+            f"TiDB {address}, version {version!r},"
+            for address, version in tidb_versions(etcd).items()
+            if parse_version(version) >= WITHOUT_BINLOGS
+        ),
+        "",
+    )
+
+
+def pumps_to_read(pumps: Sequence[NodeStatus], server: str) -> Sequence[NodeStatus]:
+    """Return the pumps of the registry, those that capture alone if a `server` writes no binlogs.
+
+    Raises NoBinlogsError if none does.
+    """
+    if not server:
+        return pumps
+    captured = [pump for pump in pumps if pump.captured_cluster_id is not None]
+    if all(pump.state == "offline" for pump in captured):
+        raise NoBinlogsError(
+            f"{server} writes no binlogs, and no pump in the registry captures changes from TiKV:"
+            " what it commits would be missing"
+        )
+    return captured
 
 
 class UpstreamCluster:
@@ -48,7 +69,7 @@ class UpstreamCluster:
         self.tikv = TiKVClient(self.pd, tls=self.tls)
         self._etcd = EtcdClient(settings.pd_urls, tls=self.tls)
         self.registry = Registry(self._etcd)
-        self._check_due = 0.0
+        self._check_due, self._server = 0.0, ""
 
     @property
     def id(self) -> int:
@@ -59,11 +80,13 @@ class UpstreamCluster:
         """Return the pumps in the registry that are not offline."""
         return [pump for pump in self.registry.pumps() if pump.state != "offline"]
 
-    def check_binlogs_written(self) -> None:
-        """Call `check_binlogs_written`, every 30 s at most unless it fails."""
+    def pumps(self) -> Sequence[NodeStatus]:
+        """Call `pumps_to_read`; the TiDB servers are looked at every 5 s."""
+        pumps = self.registry.pumps()
         if time.monotonic() >= self._check_due:
-            check_binlogs_written(self.registry.pumps(), self._etcd)
+            self._server = server_without_binlogs(self._etcd)
             self._check_due = time.monotonic() + _CHECK_INTERVAL_S
+        return pumps_to_read(pumps, self._server)
 
     def close(self) -> None:
         """Close the connections."""

@@ -230,7 +230,7 @@ class LandingJobs:
                 cluster.id,
                 self._window,
                 cluster.pd.tso,
-                cluster.registry.pumps,
+                cluster.pumps,
                 cluster.tls,
                 self._relay,
             )

@@ -206,7 +206,6 @@ class _LandingLoop:
             self._find_start()
             return
         self._safe_point.update(self._start.ts)
-        self._cluster.check_binlogs_written()
         if not self._start.is_resumed:
             self._require_bootstrap_done()
         if self._schema is None:
