@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from sluice.etl.changes.formats.mysql_rows import RowBlock
-from sluice.etl.changes.formats.sql_text import quote_name
+from sluice.etl.changes.formats.sql_text import is_rounded, quote_name
 from sluice.etl.copy._values import ValueRefused, typed_array
 from sluice.tidb.codec.columnar import arrow_type
 from sluice.tidb.schema import Column
@@ -15,14 +15,20 @@ from sluice.tidb.schema import Column
 __all__ = ["batch_of", "select_statement"]
 
 
-def select_statement(columns: Sequence[Column], table: str, condition: str) -> str:
+def select_statement(
+    columns: Sequence[Column], table: str, condition: str, *, rounds: bool = False
+) -> str:
     """Return the statement whose answer `batch_of` converts; `table` is quoted.
 
     A FLOAT is printed with six digits where it is large or small; as a DOUBLE it has all, its
-    zero's sign among them.
+    zero's sign among them. `rounds`: the server makes a neighbour of what comes to a FLOAT(M,D),
+    which the D decimals that it prints hide.
     """
     names = [
-        f"{quote_name(c.name)}*1e0" if c.kind == "float" else quote_name(c.name) for c in columns
+        f"{quote_name(c.name)}*1e0"
+        if c.kind == "float" and not (rounds and is_rounded(c))
+        else quote_name(c.name)
+        for c in columns
     ]
     return f"SELECT {', '.join(names) or '1'} FROM {table} WHERE {condition}"
 

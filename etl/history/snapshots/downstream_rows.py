@@ -76,7 +76,7 @@ def read_page(
     The condition is SQL, with what may follow it. Raises SnapshotError, DownstreamError.
     """
     columns = place.columns
-    for block in session.blocks(select_statement(columns, place.quoted, condition)):
+    for block in session.blocks(select_statement(columns, place.quoted, condition, rounds=True)):
         try:
             batch = batch_of(columns, block)
         except ValueError as error:

@@ -17,6 +17,7 @@ from sluice.etl.changes.formats.deletes import counting_selects, delete_head, de
 from sluice.etl.changes.formats.load_data import format_load
 from sluice.etl.changes.formats.sql_text import quote_table, row_conditions
 from sluice.etl.downstream import MySQLSession
+from sluice.etl.history.snapshots.downstream_rows import DownstreamTable, read_page
 from sluice.tidb.codec.columnar import arrow_type
 from sluice.tidb.schema import Column, Table
 
@@ -305,6 +306,14 @@ def test_exactly_the_rows_with_these_keys_go(
             arrays,
             random.Random(seed).sample(range(len(rows)), max(1, len(rows) // 2)),
         )
+
+
+@pytest.mark.parametrize("kind", KEYS)
+def test_values_are_read_back_as_the_upstream_has_them(session: MySQLSession, kind: str) -> None:
+    table, (wanted,) = filled(session, (kind,), [(value,) for value in KEYS[kind][3]], "")
+    pages = read_page(session, DownstreamTable(table, "d", "t"), "TRUE ORDER BY n")
+    found = pa.concat_arrays([batch.column(0) for batch, _ in pages])
+    assert found.to_pylist() == wanted.to_pylist()
 
 
 @pytest.mark.parametrize("indexed", [True, False], ids=["through the index", "in a full scan"])
