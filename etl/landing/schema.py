@@ -278,13 +278,14 @@ class LandingSchema:
 
         With each come its version and commit_ts.
         """
+        history = SchemaHistory.from_json(self._history.to_json())
         found: dict[int, tuple[Table, int, int]] = {}
         for record in ddls:
             job = self._jobs.await_job(record, wait)
-            for info in (job.table_info, *job.table_infos) if job.finished else ():
-                if info is not None and int(info["id"]) not in found:
-                    table = Table.from_tidb(info, job.schema_id, job.schema_name)
-                    found[table.id] = table, job.schema_version, record.commit_ts
+            # not what the job's document holds: EXCHANGE PARTITION's has one table of its two
+            for table_id, table in history.apply(job).tables.items():
+                if table is not None:
+                    found.setdefault(table_id, (table, job.schema_version, record.commit_ts))
         return found
 
     def _is_landed(self, job_id: int) -> bool:

@@ -237,6 +237,34 @@ def test_rows_know_a_change_before_its_binlog_in_the_window_that_makes_their_tab
     assert columns(found.ddls[1].effect.tables[30], 30) == ["a", "b", "c"]
 
 
+def test_rows_know_a_change_before_its_binlog_in_the_window_that_exchanges_their_table() -> None:
+    """The job's document has the partitioned table; the ordinary one has a new id, 30, by it."""
+
+    def partitioned(partition_id: int) -> dict[str, Any]:
+        one = {"id": partition_id, "name": {"O": "p0", "L": "p0"}}
+        return info(40, "p", "a") | {
+            "partition": {"type": 1, "enable": True, "expr": "`a`", "definitions": [one]}
+        }
+
+    exchange = document(12, 42, 7, partitioned(50)) | {"table_id": 50}
+    jobs = [
+        document(10, 1, 4, None, DBInfo=_SCHEMA),
+        document(9, 3, 5, info(50, "t", "a")),
+        document(11, 3, 6, partitioned(30)),
+        exchange,
+        next(job for job in _JOBS if job["id"] == 13),
+    ]
+    found = landing(6, jobs=jobs).resolve(
+        [record(12), record(13)],
+        {30: TableSpan(1, 125, 125, 8, 8)},
+        lambda seconds: False,
+        (),
+        rows_of((8, 125)),
+    )
+    assert [(ddl.job_id, ddl.commit_ts) for ddl in found.ddls] == [(12, 120), (13, 124)]
+    assert columns(found.ddls[1].effect.tables[30], 30) == ["a", "b", "c"]
+
+
 def test_rows_know_a_change_before_its_binlog_also_behind_ddl_that_adds_no_column() -> None:
     """TiKV has collected what the table was at the first row, which knows neither of them."""
     renamed = document(12, 14, 7, info(30, "t", "a"))
