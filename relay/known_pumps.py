@@ -18,6 +18,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
+from cattrs import override
+
 from sluice.relay.json_codec import OMIT_DEFAULT, JsonDocument
 from sluice.relay.storage import Storage
 from sluice.relay.versioned_document import DocumentFormat, VersionedDocument
@@ -62,8 +64,13 @@ class PumpsDocument(JsonDocument):
     captured changes, so binlogs may have gaps since, and are never read again.
     """
 
+    JSON_COMPLETE: ClassVar = True
     JSON_NAME: ClassVar = "what landing knows of the pumps"
-    JSON_FIELDS: ClassVar = {"is_captured": OMIT_DEFAULT}  # earlier versions read it without
+    JSON_FIELDS: ClassVar = {  # earlier versions wrote none of them
+        "former": override(),
+        "is_captured": OMIT_DEFAULT,
+        "token": override(),
+    }
 
     pumps: Mapping[str, KnownPump] = field(default_factory=dict)
     late: Mapping[int, LateCommit] = field(default_factory=dict)

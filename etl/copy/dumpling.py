@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import pyarrow as pa
 
@@ -55,6 +55,8 @@ class DumplingOptions(JsonDocument):
 
     `escapes`: backslash escapes, Dumpling's default. `chunk_bytes`: larger plain files are cut.
     """
+
+    JSON_COMPLETE: ClassVar = True
 
     csv: CsvFormat = field(default_factory=CsvFormat)
     escapes: bool = True

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
 from sluice.etl.changes.formats.table_fallbacks import zone_dependent_columns
 from sluice.etl.changes.rules import Filter, RouteError, Routes
@@ -49,6 +50,8 @@ class CopyPlan(JsonDocument):
     A chunk belongs to the table at its place of `of_table`. `problems` hinder the copy; `notes`
     are for people to know.
     """
+
+    JSON_COMPLETE: ClassVar = True
 
     ts: int
     schema_version: int

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from sluice.etl.copy.source import RowSource
 from sluice.etl.copy.sources import open_source
@@ -23,6 +23,8 @@ class BootstrapSpec(JsonDocument):
     `source`: the values of `RowSource.spec`. `tables`: globs, () for all that the rules want.
     `into`: databases downstream that may hold other tables.
     """
+
+    JSON_COMPLETE: ClassVar = True
 
     source: Mapping[str, Any]
     tables: tuple[str, ...] = ()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from sluice.etl.restore.errors import RestoreError
 from sluice.etl.restore.files_folder import missing_folders, read_manifest
@@ -24,6 +25,8 @@ class FilesPlan(JsonDocument):
     `rows` are those that it has of the `tables`; `problems` prevent it. `begun`: the folder holds
     this restore already, made by any process; `folders`: those that are missing, from below.
     """
+
+    JSON_COMPLETE: ClassVar = True
 
     request: FilesRequest
     snapshot: str

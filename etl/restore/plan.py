@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from sluice.etl.copy.plan import CopyPlan
 from sluice.etl.restore.lineage import Name
@@ -39,6 +40,8 @@ class RestorePlan(JsonDocument):
     `snapshot` its id, "" for none. `ids` (but for those in `without_rows`) and `names` as in
     `sluice.etl.restore.lineage.RestoreGroup`.
     """
+
+    JSON_COMPLETE: ClassVar = True
 
     until: int
     since: int

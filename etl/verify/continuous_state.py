@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from sluice.relay.json_codec import JsonDocument
 from sluice.relay.storage import Storage
@@ -61,6 +62,8 @@ class ScanState:
 @dataclass(slots=True)
 class ContinuousState(JsonDocument):
     """`changes_ts` (TSO): what was changed through it has been looked at; 0: nothing yet."""
+
+    JSON_COMPLETE: ClassVar = True
 
     changes_ts: int = 0
     sweep: ScanState = field(default_factory=ScanState)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from sluice.etl.changes.rules import Filter, only_tables
 from sluice.etl.verify.errors import VerifyError
@@ -21,6 +22,8 @@ class VerifyRequest(JsonDocument):
     `how`: with TiDB ("upstream"), with snapshot and archive ("archive"), or AUTO: with TiDB if the
     settings name its SQL address and it still has that moment.
     """
+
+    JSON_COMPLETE: ClassVar = True
 
     tables: tuple[str, ...] = ()
     how: str = AUTO

@@ -29,6 +29,7 @@ _MAX_VERSIONS = 64
 class OpenJobs(JsonDocument):
     """The jobs that aren't over, in order of creation, and the number of jobs ever, by kind."""
 
+    JSON_COMPLETE: ClassVar = True
     JSON_NAME: ClassVar = "the list of open jobs"
 
     open: tuple[JobSpec, ...] = ()

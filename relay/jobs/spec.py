@@ -21,6 +21,8 @@ class WriteScope(JsonDocument):
     `tables` are full names there, None means all of it.
     """
 
+    JSON_COMPLETE: ClassVar = True
+
     downstream: str
     tables: tuple[str, ...] | None = None
 

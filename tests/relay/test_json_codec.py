@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sluice.relay.format_version import NewerFormatError
+from sluice.relay.jobs.open_jobs import OpenJobs
 from sluice.relay.json_codec import OMIT_DEFAULT, JsonDocument, from_bytes, to_bytes, to_values
 
 
@@ -133,6 +134,8 @@ def test_a_field_with_a_default_may_be_missing_but_in_a_complete_document() -> N
         Document.from_json({})
     with pytest.raises(ValueError, match="Complete: required field missing: begun"):
         Complete.from_json({"why": "x"})
+    with pytest.raises(ValueError, match="required field missing: made, open"):
+        OpenJobs.from_bytes(b"{}")
 
 
 def test_a_newer_format_is_refused_before_its_fields_are_looked_at() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from sluice.errors import SluiceError
 from sluice.etl.changes.rules import Filter, RouteError, Routes
@@ -62,6 +63,8 @@ class BackfillTablePlan:
 @dataclass(frozen=True, slots=True)
 class BackfillPlan(JsonDocument):
     """`problems` hinder it; `notes` are for people to know."""
+
+    JSON_COMPLETE: ClassVar = True
 
     mode: str
     tables: tuple[BackfillTablePlan, ...] = ()

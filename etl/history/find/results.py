@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 from sluice.etl.history.find.query import SearchQuery
 from sluice.relay.json_codec import JsonDocument
@@ -58,6 +58,8 @@ class SearchResults(JsonDocument):
 
     `windows`, `bytes` (of parts): what was read.
     """
+
+    JSON_COMPLETE: ClassVar = True
 
     transactions: list[FoundTransaction] = field(default_factory=list)
     ddls: list[FoundDdl] = field(default_factory=list)

@@ -57,6 +57,8 @@ class DaySummary(JsonDocument):
     segments' indexes.
     """
 
+    JSON_COMPLETE: ClassVar = True
+
     day: str
     follows: int | None
     volumes: tuple[SegmentSummary, ...]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
 from sluice.etl.copy.definitions import SourceSchema
 from sluice.etl.copy.errors import CopyError
@@ -26,6 +26,8 @@ class SnapshotPlan(JsonDocument):
     `spec`: the source's, see `sluice.etl.copy.sources`. `tables` have no files unless they are
     `referred` to (full names). `problems` hinder it, `notes` are for people to know.
     """
+
+    JSON_COMPLETE: ClassVar = True
 
     snapshot: str
     ts: int

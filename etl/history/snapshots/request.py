@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Self
+from typing import ClassVar, Self
 
 from sluice.etl.copy import DumplingOptions
 from sluice.relay.json_codec import JsonDocument
@@ -22,6 +22,8 @@ class SnapshotRequest(JsonDocument):
     rolled forward; or the URL of a folder that Dumpling wrote. `full`: every table is read, also
     those that have not changed since the youngest snapshot.
     """
+
+    JSON_COMPLETE: ClassVar = True
 
     source: str
     full: bool = False
