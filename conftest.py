@@ -33,12 +33,10 @@ settings.register_profile("quick", settings.get_profile("any machine"), max_exam
 
 def _generate_messages() -> None:
     """Generate the protobuf modules again where a definition is newer: they are in no commit."""
-    upstream = Path(__file__).parent / "upstream"
-    made = max((path.stat().st_mtime_ns for path in (upstream / "_pb").glob("*_pb2.py")), default=0)
-    if any(path.stat().st_mtime_ns > made for path in (upstream / "proto").glob("*.proto")):
-        subprocess.run(
-            [sys.executable, "-m", "sluice.tidb.genproto"], cwd=upstream.parent, check=True
-        )
+    tidb = Path(__file__).parent / "tidb"
+    made = max((path.stat().st_mtime_ns for path in (tidb / "_pb").glob("*_pb2.py")), default=0)
+    if any(path.stat().st_mtime_ns > made for path in (tidb / "proto").glob("*.proto")):
+        subprocess.run([sys.executable, "-m", "sluice.tidb.genproto"], cwd=tidb.parent, check=True)
 
 
 if "PYTEST_XDIST_WORKER" not in os.environ:
