@@ -241,20 +241,27 @@ class MatcherTotals:
         """Move the largest transactions to disk until half of the limit is free. Raises OSError."""
         if self.bytes <= self._memory_bytes:
             return
-        largest = heapq.nlargest(
-            len(self._by_start), self._by_start, key=self._by_start.__getitem__
-        )
-        for start_ts in largest:
-            if self.bytes <= self._memory_bytes // 2:
-                return
-            holders = [
-                matcher for matcher in self.matchers if start_ts in matcher.open_transactions()
-            ]
-            records = heapq.merge(
-                *(matcher.take(start_ts) for matcher in holders), key=lambda record: record.key
+        chosen, left = set(), self.bytes
+        for start_ts in sorted(self._by_start, key=self._by_start.__getitem__, reverse=True):
+            chosen.add(start_ts)
+            left -= self._by_start[start_ts]
+            if left <= self._memory_bytes // 2:
+                break
+        holders: dict[int, list[Matcher]] = {start_ts: [] for start_ts in sorted(chosen)}
+        for matcher in self.matchers:
+            for start_ts in chosen.intersection(matcher.open_transactions()):
+                holders[start_ts].append(matcher)
+        with self.sorter.lock:
+            self.sorter.prewrites.add(
+                (
+                    start_ts,
+                    heapq.merge(
+                        *(matcher.take(start_ts) for matcher in of),
+                        key=lambda record: record.key,
+                    ),
+                )
+                for start_ts, of in holders.items()
             )
-            with self.sorter.lock:
-                self.sorter.prewrites.add(start_ts, records)
 
 
 def _size(change: KeyChange) -> int:

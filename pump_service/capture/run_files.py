@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import shutil
 import struct
+from array import array
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from itertools import count
 from pathlib import Path
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 from sluice.errors import SluiceError
 
 _HEAD = struct.Struct("<QQBQIII")
 _READ_BYTES = 1 << 16
 _WRITE_BYTES = 1 << 20
-_ROTATE_BYTES = 256 << 20
+_ENDED = -1
 
 
 class RunFileError(SluiceError):
@@ -64,17 +66,21 @@ class RunFolder:
         return self._path / f"{next(self._numbers):08d}.run"
 
 
-def write_records(path: Path, records: Iterable[RunRecord]) -> int:
-    """Append records to a file; return their number. Raises OSError."""
-    written = 0
+def write_records(path: Path, records: Iterable[RunRecord]) -> None:
+    """Append records to a file. Raises OSError."""
     with path.open("ab", buffering=_WRITE_BYTES) as file:
-        pack, write = _HEAD.pack, file.write
-        for commit_ts, start_ts, key, kind, source, value, old in records:
-            written += 1
-            write(pack(commit_ts, start_ts, kind, source, len(key), len(value), len(old)))
-            write(key)
-            write(value)
-            write(old)
+        _append_records(file, records)
+
+
+def _append_records(file: BinaryIO, records: Iterable[RunRecord]) -> int:
+    written = 0
+    pack, write = _HEAD.pack, file.write
+    for commit_ts, start_ts, key, kind, source, value, old in records:
+        written += 1
+        write(pack(commit_ts, start_ts, kind, source, len(key), len(value), len(old)))
+        write(key)
+        write(value)
+        write(old)
     return written
 
 
@@ -131,57 +137,80 @@ class SortedRun:
 
 
 class PrewriteFiles:
-    """Keep spilled prewrites by start_ts: segments of shared files, each sorted by key."""
+    """Keep spilled prewrites by start_ts: a file a spill, with each transaction sorted by key."""
 
     def __init__(self, folder: RunFolder) -> None:
         self._folder = folder
-        self._segments: dict[int, list[tuple[Path, int, int]]] = {}
-        self._unended: dict[int, int] = {}
-        """Prewrites of each transaction that haven't been rolled back."""
-        self._live: dict[Path, int] = {}
-        self._current: Path | None = None
+        self._files: list[_PrewriteFile] = []
         self.bytes = 0
-        """Bytes in segments that are still needed."""
+        """Bytes in files that still hold an open transaction."""
 
     def __contains__(self, start_ts: int) -> bool:
-        return start_ts in self._segments
+        return any(file.find(start_ts) is not None for file in self._files)
 
-    def add(self, start_ts: int, records: Iterable[RunRecord]) -> None:
-        """Append a sorted segment of one transaction. Raises OSError."""
-        path = self._current
-        if path is None or (path.exists() and path.stat().st_size > _ROTATE_BYTES):
-            path = self._current = self._folder.new()
-        begin = path.stat().st_size if path.exists() else 0
-        written = write_records(path, records)
-        end = path.stat().st_size
-        self._unended[start_ts] = self._unended.get(start_ts, 0) + written
-        self._segments.setdefault(start_ts, []).append((path, begin, end))
-        self._live[path] = self._live.get(path, 0) + 1
-        self.bytes += end - begin
+    def add(self, transactions: Iterable[tuple[int, Iterable[RunRecord]]]) -> None:
+        """Write transactions to a file: start_ts, ascending, and records by key. Raises OSError."""
+        file = _PrewriteFile(self._folder.new(), transactions)
+        self._files.append(file)
+        self.bytes += file.begins[-1]
 
     def read(self, start_ts: int) -> list[Iterator[RunRecord]]:
-        """Return a reader of each segment of a transaction."""
-        return [read_records(*segment) for segment in self._segments.get(start_ts, ())]
+        """Return a reader of each part of a transaction, oldest first."""
+        return [
+            read_records(file.path, file.begins[at], file.begins[at + 1])
+            for file in self._files
+            if (at := file.find(start_ts)) is not None
+        ]
 
     def roll_back(self, start_ts: int) -> None:
-        """Count the rollback of a key; with the last one the transaction's segments are dropped.
+        """Count the rollback of a key; with the last one the transaction is dropped.
 
-        TiKV may send a rollback twice, so they may be dropped early. That is safe: a commit that
-        came nevertheless would have no prewrite, and be captured again.
+        TiKV may send a rollback twice, so it may be dropped early. That is safe: a commit that came
+        nevertheless would have no prewrite, and be captured again.
         """
-        if start_ts in self._unended:
-            self._unended[start_ts] -= 1
-            if not self._unended[start_ts]:
-                self.drop(start_ts)
+        parts = [(file, at) for file in self._files if (at := file.find(start_ts)) is not None]
+        for file, at in parts:
+            if file.left[at]:
+                file.left[at] -= 1
+                break
+        if parts and not any(file.left[at] for file, at in parts):
+            self.drop(start_ts)
 
     def drop(self, start_ts: int) -> None:
         """Forget a transaction; a file without any other is removed."""
-        self._unended.pop(start_ts, None)
-        for path, begin, end in self._segments.pop(start_ts, ()):
-            self.bytes -= end - begin
-            self._live[path] -= 1
-            if not self._live[path]:
-                del self._live[path]
-                path.unlink(missing_ok=True)
-                if path == self._current:
-                    self._current = None
+        for file in list(self._files):
+            at = file.find(start_ts)
+            if at is not None and file.end(at):
+                self._files.remove(file)
+                self.bytes -= file.begins[-1]
+                file.path.unlink(missing_ok=True)
+
+
+class _PrewriteFile:
+    """Index one file by start_ts, in 20 bytes a transaction: there may be millions of them."""
+
+    def __init__(self, path: Path, transactions: Iterable[tuple[int, Iterable[RunRecord]]]) -> None:
+        self.path = path
+        self._starts = array("Q")
+        self.begins = array("Q", [0])
+        """Where each transaction begins, and where the last one ends."""
+        self.left = array("i")
+        """Prewrites of each transaction that haven't been rolled back; _ENDED without any."""
+        with path.open("wb", buffering=_WRITE_BYTES) as file:
+            for start_ts, records in transactions:
+                self._starts.append(start_ts)
+                self.left.append(_append_records(file, records))
+                self.begins.append(file.tell())
+        self._open = len(self._starts)
+
+    def find(self, start_ts: int) -> int | None:
+        """Return the position of a transaction that hasn't ended."""
+        at = bisect_left(self._starts, start_ts)
+        found = at < len(self._starts) and self._starts[at] == start_ts
+        return at if found and self.left[at] != _ENDED else None
+
+    def end(self, at: int) -> bool:
+        """End a transaction; return whether it was the last one."""
+        self.left[at] = _ENDED
+        self._open -= 1
+        return not self._open
