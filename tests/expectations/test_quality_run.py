@@ -380,11 +380,11 @@ def test_what_cannot_be_looked_at_is_told_and_does_not_keep_the_others_from_bein
     found = {suite.suite: suite for suite in run_quality(settings, QualityRequest()).suites}
     assert (
         found["shop.gone"].state == "error"
-        and "there is no table shop.gone" in found["shop.gone"].said
+        and "there is no table shop.gone" in found["shop.gone"].message
     )
     assert (
         found["shop.customers"].state == "error"
-        and "expect_the_moon" in found["shop.customers"].said
+        and "expect_the_moon" in found["shop.customers"].message
     )
     assert found[TABLE].state == "failed" and "no such" in found[TABLE].failures[0].observed
     assert "there is no table shop.gone" in page(settings, found["shop.gone"])
@@ -525,7 +525,7 @@ def test_the_lake_is_looked_at_as_of_a_moment_by_spark(bank):
     assert [failed.expectation for failed in account.failures] == [one.expectation for one in wrong]
     assert not done.paused and account.state == "paused", "the past pauses nothing"
     assert " keys in " in found["books.entries"].failures[0].observed, "by its name downstream"
-    assert "no table that goes to bank.gone" in found["bank.gone"].said
+    assert "no table that goes to bank.gone" in found["bank.gone"].message
 
 
 def test_a_sum_that_must_not_change_is_compared_between_two_moments_by_the_archive(

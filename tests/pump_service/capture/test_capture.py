@@ -224,7 +224,7 @@ def test_locks_of_a_dead_tidb_are_ended_and_one_that_lives_is_named(captured, mo
 def test_a_tikv_without_multiplexed_change_data_ends_the_capture_and_says_which_version_has_it(
     tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(streams, "_METADATA", (("features", "none-that-it-knows"),))
+    monkeypatch.setattr(streams, "METADATA", (("features", "none-that-it-knows"),))
     captured = Captured(tmp_path)
     try:
         captured.until(lambda: captured.capture.status().failure)
