@@ -227,8 +227,10 @@ class FastPathConnection(asyncio.Protocol):
     def flush(self) -> None:
         """Write what is ready."""
         self._wire.flush()
-        if self._sender.blocked:
-            self._account()  # answers that the client doesn't take
+        # Answers that the client doesn't take. A pulled transaction is as large as its window, and
+        # is counted once the socket has taken it.
+        if self._sender.blocked and not self._bridged.count:
+            self._account()
 
     def set_read_paused(self, *, on: bool) -> None:
         """Stop or go on reading, because the store is full or has room again."""
