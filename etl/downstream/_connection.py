@@ -100,7 +100,8 @@ class _Result(pymysql.connections.MySQLResult):
             for start in range(0, len(view), connection.packet_bytes):
                 connection.write_packet(bytes(view[start : start + connection.packet_bytes]))
         finally:
-            connection.write_packet(b"")
+            if connection.open:  # else the error that has closed it is the one to raise
+                connection.write_packet(b"")
         packet = connection._read_packet()
         if refused:
             connection._force_close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ from sluice.errors import SluiceError
 from sluice.etl.changes.formats.layout import LoadLayout
 from sluice.etl.copy.tidb_session import TidbAddress, TidbSession
 from sluice.etl.downstream import DownstreamError, LoadData, MySQLSession, PipeliningState
+from sluice.etl.downstream._connection import DownstreamConnection
 from tests.etl.mariadb_fixture import MariaDBServer
 
 _MOST_TURNS = 200
@@ -87,6 +89,34 @@ def test_a_session_that_is_lost_at_any_round_trip_says_so_and_that_it_passes(
             session.close()
 
     assert len(_lost_at_each_round_trip(mariadb, work)) > 15
+
+
+def test_a_session_that_is_lost_in_the_middle_of_a_file_says_so_and_that_it_passes(
+    mariadb: MariaDBServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    payload = b"1\n" * (1 << 20)
+    with mariadb.connect() as connection, connection.cursor() as cursor:
+        cursor.execute("CREATE DATABASE d")
+        cursor.execute("CREATE TABLE d.t (a BIGINT)")
+    original = DownstreamConnection.write_packet
+    packets = 0
+
+    def write_packet(self: DownstreamConnection, data: bytes) -> None:
+        nonlocal packets
+        packets += 1
+        if packets == 2:
+            self._sock.shutdown(socket.SHUT_RDWR)
+        original(self, data)
+
+    session = MySQLSession(mariadb.downstream, ahead=PipeliningState())
+    try:
+        session.connect()
+        monkeypatch.setattr(DownstreamConnection, "write_packet", write_packet)
+        with pytest.raises(DownstreamError, match="gone away") as caught:
+            session.load("`d`.`t`", LoadLayout(("a",)), payload)
+    finally:
+        session.close()
+    assert caught.value.transient
 
 
 def test_a_session_is_closed_when_it_could_not_be_connected(mariadb: MariaDBServer) -> None:
