@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 
@@ -166,17 +167,21 @@ def copy_command(
             f" rows/s, {result.bytes / 1e6 / result.seconds:,.1f} MB/s ({result.rows:,} rows in"
             f" {result.seconds:.2f} s; rows alone {alone})"
         )
-        cpu = {name: 1e6 * seconds / result.rows for name, seconds in result.cpu_s.items()}
-        for title, found in (("CPU, us a row", cpu), ("memory at most, MiB", result.rss_mib)):
-            click.echo(
-                f"  {title:<22}" + ", ".join(f"{name} {value:.4g}" for name, value in found.items())
-            )
+        _print_costs(result.rows, result.cpu_s, result.rss_mib)
         click.echo(
             f"  limited by            {result.limit}: sessions waited {result.waited_s:.1f} s for"
             f" rows, wrote {result.written_s:.1f} s"
         )
     print_machine()
     return 0
+
+
+def _print_costs(rows: int, cpu_s: Mapping[str, float], rss_mib: Mapping[str, float]) -> None:
+    cpu = {name: 1e6 * seconds / rows for name, seconds in cpu_s.items()}
+    for title, found in (("CPU, us a row", cpu), ("memory at most, MiB", rss_mib)):
+        click.echo(
+            f"  {title:<22}" + ", ".join(f"{name} {value:.4g}" for name, value in found.items())
+        )
 
 
 def _copy_making(ctx: click.Context, rows: int, form: str, *, as_json: bool) -> int:
@@ -196,11 +201,7 @@ def _copy_making(ctx: click.Context, rows: int, form: str, *, as_json: bool) -> 
             f"\n{result.workers} worker{'s' * (result.workers > 1)}: {rate:,.0f} rows/s,"
             f" {size:,.1f} MB/s; busy with it: {result.cores:.2f} cores"
         )
-        cpu = {name: 1e6 * seconds / result.rows for name, seconds in result.cpu_s.items()}
-        for title, found in (("CPU, us a row", cpu), ("memory at most, MiB", result.rss_mib)):
-            click.echo(
-                f"  {title:<22}" + ", ".join(f"{name} {value:.4g}" for name, value in found.items())
-            )
+        _print_costs(result.rows, result.cpu_s, result.rss_mib)
     one, two = results
     click.echo(f"\ntwo workers: {one.seconds / two.seconds:.2f} times as fast as one")
     print_machine()

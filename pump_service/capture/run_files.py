@@ -158,8 +158,7 @@ class PrewriteFiles:
         """Return a reader of each part of a transaction, oldest first."""
         return [
             read_records(file.path, file.begins[at], file.begins[at + 1])
-            for file in self._files
-            if (at := file.find(start_ts)) is not None
+            for file, at in self._parts(start_ts)
         ]
 
     def roll_back(self, start_ts: int) -> None:
@@ -168,7 +167,7 @@ class PrewriteFiles:
         TiKV may send a rollback twice, so it may be dropped early. That is safe: a commit that came
         nevertheless would have no prewrite, and be captured again.
         """
-        parts = [(file, at) for file in self._files if (at := file.find(start_ts)) is not None]
+        parts = self._parts(start_ts)
         for file, at in parts:
             if file.left[at]:
                 file.left[at] -= 1
@@ -178,12 +177,15 @@ class PrewriteFiles:
 
     def drop(self, start_ts: int) -> None:
         """Forget a transaction; a file without any other is removed."""
-        for file in list(self._files):
-            at = file.find(start_ts)
-            if at is not None and file.end(at):
+        for file, at in self._parts(start_ts):
+            if file.end(at):
                 self._files.remove(file)
                 self.bytes -= file.begins[-1]
                 file.path.unlink(missing_ok=True)
+
+    def _parts(self, start_ts: int) -> list[tuple[_PrewriteFile, int]]:
+        """Return the files that hold a transaction, oldest first, and its position in each."""
+        return [(file, at) for file in self._files if (at := file.find(start_ts)) is not None]
 
 
 class _PrewriteFile:
