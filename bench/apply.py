@@ -24,8 +24,7 @@ from typing import Any
 import psutil
 
 from sluice.bench import backlog
-from sluice.bench.memory import Peak
-from sluice.bench.processes import cpu_s, replicating
+from sluice.bench.processes import Peak, cpu_s, replicating
 from sluice.devstack import LOOPBACK, Stack, replay
 from sluice.devstack.compare import compare
 from sluice.devstack.control import AirflowClient, ClusterControl

@@ -32,7 +32,7 @@ import psutil
 
 from sluice.bench.hostile_clients import CLIENTS, Client
 from sluice.bench.hostile_crowds import CROWDS
-from sluice.bench.memory import Peak
+from sluice.bench.processes import Peak
 from sluice.bench.pump_load import Clock, Messages
 from sluice.pump_service.grpc_fastpath import FastPathClient
 from sluice.tidb import pb

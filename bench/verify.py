@@ -33,8 +33,7 @@ from sluice.etl.settings import Settings, load_settings
 from sluice.etl.verify.checksum import Checksum
 from sluice.etl.verify.downstream_endpoint import DownstreamEndpoint
 from sluice.etl.verify.endpoint import ComparedTable, KeyRange
-from sluice.etl.verify.ranges import RANGE_BYTES
-from sluice.etl.verify.table_compare import TableComparer, TableComparison
+from sluice.etl.verify.table_compare import RANGE_BYTES, TableComparer, TableComparison
 from sluice.etl.verify.tables import compared_tables
 from sluice.tidb.schema import Schema
 

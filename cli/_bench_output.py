@@ -56,7 +56,7 @@ def print_stages(title: str, stages: dict[str, float]) -> None:
 
 
 def print_machine() -> None:
-    from sluice.bench.machine import describe
+    from sluice.bench.results import describe
 
     click.echo()
     print_table(describe())

@@ -39,8 +39,7 @@ def init(ctx: click.Context, *, tables: tuple[str, ...], force: bool, config: st
     gets a file in the folder [quality] suites: edit the files, and keep them in git. Edited files
     are not overwritten.
     """
-    from sluice.expectations.suite_files import WriteResult
-    from sluice.expectations.write_suites import propose_suites
+    from sluice.expectations.suite_files import WriteResult, propose_suites
 
     settings = settings_for_write(ctx, config)
     edited = 0

@@ -58,7 +58,7 @@ def _look_at_quality(config: Path) -> QualityReport:
     """Propose suites for all downstream tables and for replication itself, and run them."""
     from sluice.etl import load_settings
     from sluice.expectations.run import QualityRequest, run_quality
-    from sluice.expectations.write_suites import propose_suites
+    from sluice.expectations.suite_files import propose_suites
 
     settings, names = load_settings(config), []
     propose_suites(settings, (), lambda suite, _path, _written: names.append(suite.name))

@@ -8,16 +8,24 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from pathlib import Path
 from urllib.parse import quote
 
-from sluice.expectations.errors import SuiteError
+from sluice.etl.settings import Settings
+from sluice.expectations.errors import QualityError, SuiteError
+from sluice.expectations.propose import propose, propose_for_replication
+from sluice.expectations.server_dataset import open_downstream_dataset
 from sluice.expectations.suite import Expectation, Suite
+from sluice.tidb.table_name import fits
 
-__all__ = ["SuiteFolder", "WriteResult", "text_of"]
-
+__all__ = [
+    "SuiteFolder",
+    "WriteResult",
+    "propose_suites",
+    "text_of",
+]
 _ENDING = ".toml"
 _DIGEST = "# proposed: "
 _HEAD = """\
@@ -143,3 +151,34 @@ def _untouched(text: str) -> bool:
         if line.startswith(_DIGEST):
             return line.removeprefix(_DIGEST).strip() == _digest("".join(lines[number + 1 :]))
     return False
+
+
+OnSuiteWritten = Callable[[Suite, Path, WriteResult], None]
+
+
+def propose_suites(
+    settings: Settings, globs: Sequence[str], say: OnSuiteWritten, *, over_edited: bool = False
+) -> None:
+    """Propose suites for the downstream's tables at its checkpoint, and for the replication.
+
+    `globs` select tables (``schema.table``, also with * and ?); all without any. Raises
+    QualityError, DownstreamError, OSError.
+    """
+    folder = SuiteFolder(Path(settings.quality.suites))
+    with open_downstream_dataset(settings) as place:
+        tables = frozenset(place.tables())
+        chosen = sorted(
+            name for name in tables if not globs or any(fits(name, glob) for glob in globs)
+        )
+        if not chosen:
+            raise QualityError(
+                f"there is no such table downstream: {', '.join(globs) or 'it is empty'}"
+            )
+        for name in chosen:
+            _write(folder, propose(place, name, tables), say, over_edited=over_edited)
+    if not globs:
+        _write(folder, propose_for_replication(), say, over_edited=over_edited)
+
+
+def _write(folder: SuiteFolder, suite: Suite, say: OnSuiteWritten, *, over_edited: bool) -> None:
+    say(suite, folder.path(suite.name), folder.write(suite, over_edited=over_edited))

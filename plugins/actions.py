@@ -10,15 +10,29 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from airflow.api.common.trigger_dag import trigger_dag
+from airflow.models.dagrun import DagRun
+from airflow.utils.session import create_session
+from airflow.utils.types import DagRunTriggeredByType
 from fastapi import HTTPException, Response
 from fastapi.responses import JSONResponse
+from sqlalchemy import select
 
+from sluice.errors import RequestError
 from sluice.etl.settings.pipelines import NamedPipeline
 from sluice.plugins.auth import require_trigger, username
 from sluice.plugins.response_cache import error_response, response_cache
 from sluice.relay.audit import AuditLog
 
-__all__ = ["ActionRequest", "audit_name", "perform", "recent_actions"]
+__all__ = [
+    "ActionRequest",
+    "NoRunError",
+    "audit_name",
+    "perform",
+    "recent_actions",
+    "run_conf",
+    "trigger_run",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,3 +84,26 @@ def recent_actions(pipeline: NamedPipeline, most: int) -> list[dict[str, Any]]:
     """Return the last `most` actions, newest first. Raises RelayCorruptError, OSError."""
     audit = AuditLog(pipeline.settings.open_relay().place)
     return [deed.to_json() for deed in audit.newest(most)]
+
+
+class NoRunError(RequestError):
+    """There is no run that could be repeated."""
+
+
+def run_conf(dag_id: str, run_id: str) -> dict[str, Any]:
+    """Return the values that a run was triggered with, {} if Airflow has removed the run."""
+    with create_session() as session:
+        found = session.scalars(
+            select(DagRun.conf).where(DagRun.dag_id == dag_id, DagRun.run_id == run_id)
+        ).all()
+    return dict(found[0] or {}) if found else {}
+
+
+def trigger_run(dag_id: str, conf: dict[str, Any], by: str) -> str:
+    """Have a DAG run with these values, as `by` asked; the run's id."""
+    run = trigger_dag(
+        dag_id, triggered_by=DagRunTriggeredByType.UI, triggering_user_name=by, conf=conf
+    )
+    if run is None:
+        raise NoRunError(f"Airflow made no run of the DAG {dag_id}", hint="trigger it in Airflow")
+    return str(run.run_id)

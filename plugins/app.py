@@ -14,8 +14,7 @@ from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from sluice.errors import SluiceError
 from sluice.plugins.auth import require_viewer
-from sluice.plugins.html_shell import logged_out_html, page_html
-from sluice.plugins.navigation import PAGES
+from sluice.plugins.html_shell import PAGES, logged_out_html, page_html
 from sluice.plugins.page_context import router as context
 from sluice.plugins.pages import ROUTERS
 from sluice.plugins.response_cache import StillComputing, accepted, error_response

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from html import escape
 
-from sluice.plugins.navigation import PAGES, Page
-
-__all__ = ["logged_out_html", "page_html"]
+__all__ = [
+    "PAGES",
+    "Page",
+    "logged_out_html",
+    "page_html",
+]
 
 _DOCUMENT = """<!doctype html>
 <html lang="en">
@@ -32,18 +36,6 @@ _DOCUMENT = """<!doctype html>
 </body>
 </html>
 """
-
-
-def page_html(page: Page) -> str:
-    """Render the page's HTML."""
-    links = "".join(
-        f'<a href="{escape(each.name)}"{" aria-current=page" if each == page else ""}>'
-        f"{escape(each.title)}</a>"
-        for each in PAGES
-    )
-    return _DOCUMENT.format(title=escape(page.title), name=escape(page.name), links=links)
-
-
 _LOGGED_OUT = """<!doctype html>
 <html lang="en">
 <head>
@@ -58,6 +50,34 @@ _LOGGED_OUT = """<!doctype html>
 </body>
 </html>
 """
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """`name` is that of its module here, of the one under `static/`, and of its address."""
+
+    name: str
+    title: str
+
+
+PAGES = (
+    Page("overview", "Overview"),
+    Page("tables", "Tables"),
+    Page("transactions", "Transactions"),
+    Page("jobs", "Jobs"),
+    Page("quality", "Quality"),
+    Page("time", "Time"),
+)
+
+
+def page_html(page: Page) -> str:
+    """Render the page's HTML."""
+    links = "".join(
+        f'<a href="{escape(each.name)}"{" aria-current=page" if each == page else ""}>'
+        f"{escape(each.title)}</a>"
+        for each in PAGES
+    )
+    return _DOCUMENT.format(title=escape(page.title), name=escape(page.name), links=links)
 
 
 def logged_out_html(title: str, said: str, login: str) -> str:

@@ -13,9 +13,8 @@ from sluice.etl.lazy_exports import lazy_getattr
 
 if TYPE_CHECKING:
     from sluice.etl.copy.bootstrap_run import BootstrapSummary, CopyProgressCounts
-    from sluice.etl.copy.form import request_from_form
     from sluice.etl.copy.plan import CopyPlan
-    from sluice.etl.copy.request import BootstrapRequest
+    from sluice.etl.copy.request import BootstrapRequest, request_from_form
     from sluice.etl.copy.run import (
         cancel_bootstrap,
         plan_bootstrap,
@@ -50,6 +49,6 @@ __getattr__ = lazy_getattr(
         "plan_bootstrap": "sluice.etl.copy.run",
         "resume_bootstrap": "sluice.etl.copy.run",
         "run_bootstrap": "sluice.etl.copy.run",
-        "request_from_form": "sluice.etl.copy.form",
+        "request_from_form": "sluice.etl.copy.request",
     },
 )

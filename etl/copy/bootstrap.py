@@ -16,8 +16,8 @@ from sluice.etl.copy.plan import CopyPlan, make_copy_plan
 from sluice.etl.copy.preconditions import PreconditionMonitor
 from sluice.etl.copy.preflight import downstream_problems, relay_problems
 from sluice.etl.copy.source import RowSource
+from sluice.etl.copy.sources import BootstrapSpec
 from sluice.etl.copy.spark_loads import MakeLoads
-from sluice.etl.copy.spec import BootstrapSpec
 from sluice.etl.copy.table_creator import TableCreator
 from sluice.etl.downstream import CheckpointTable, MySQLSession
 from sluice.etl.downstream.ownership import downstream_name

@@ -13,8 +13,8 @@ from typing import Any
 from sluice.etl.copy.copy_run import CopyJob, CopyProgressCounts, CopyTarget
 from sluice.etl.copy.counted import compare_with_tidb, rows_by_table
 from sluice.etl.copy.plan import CopyPlan
+from sluice.etl.copy.sources import BootstrapSpec
 from sluice.etl.copy.spark_loads import MakeLoads
-from sluice.etl.copy.spec import BootstrapSpec
 from sluice.etl.downstream import Checkpoint
 from sluice.relay.jobs import CANCELLED, DONE, PAUSE, PAUSED, Job, JobError, JobRun, StopRequested
 

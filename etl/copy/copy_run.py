@@ -21,8 +21,8 @@ from sluice.etl.copy.errors import CopyError
 from sluice.etl.copy.plan import CopyPlan
 from sluice.etl.copy.preconditions import PreconditionMonitor
 from sluice.etl.copy.preflight import relay_problems
+from sluice.etl.copy.sources import BootstrapSpec
 from sluice.etl.copy.spark_loads import MakeLoads
-from sluice.etl.copy.spec import BootstrapSpec
 from sluice.etl.copy.staged_loads import remove_files
 from sluice.etl.copy.table_creator import TableCreator
 from sluice.etl.downstream import Checkpoint, CheckpointTable, MySQLSession

@@ -1,4 +1,4 @@
-"""Errors of a request to copy rows."""
+"""Define the errors of bootstraps and backfills."""
 
 from __future__ import annotations
 
@@ -26,3 +26,10 @@ class DumpError(CopyError):
 
     def __reduce__(self) -> tuple[type[DumpError], tuple[str, int | None, str]]:
         return type(self), (self.file, self.offset, self.found)
+
+
+class BackfillError(RequestError):
+    """A backfill can't begin, or can't go on; it has the reason, and the way out.
+
+    What it has done so far is whole.
+    """

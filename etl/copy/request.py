@@ -1,12 +1,21 @@
-"""Describe a person's request for a bootstrap."""
+"""Define the request for a bootstrap, from the command line and Airflow's form."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
-from sluice.etl.copy.dumpling import DumplingOptions
+from sluice.etl.copy.dumpling import CsvFormat, DumplingOptions
 
-__all__ = ["BootstrapRequest"]
+__all__ = [
+    "BootstrapRequest",
+    "names_from_lines",
+    "request_from_form",
+]
+
+_ESCAPES = {"\\r": "\r", "\\n": "\n", "\\t": "\t"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,3 +32,38 @@ class BootstrapRequest:
     globs: tuple[str, ...] = ()
     into: tuple[str, ...] = ()
     by: str = "somebody"
+
+
+def request_from_form(said: Mapping[str, Any], by: str) -> BootstrapRequest:
+    r"""Return the request from a form's fields.
+
+    They are `source`, `tables`, `into`, and of a dump's files `csv_separator`, `csv_delimiter`,
+    `csv_line_terminator` (None where the header shows it; with \r, \n and \t for these),
+    `csv_null_value`, `csv_header`, `escape_backslash`.
+    """
+    source = said["source"].strip()
+    form = CsvFormat(
+        separator=_unescaped(said["csv_separator"]),
+        delimiter=said["csv_delimiter"],
+        terminator=_unescaped(said["csv_line_terminator"]),
+        header=said["csv_header"],
+        null=said["csv_null_value"],
+    )
+    return BootstrapRequest(
+        source if "://" in source else str(Path(source).absolute()),
+        DumplingOptions(form, escapes=said["escape_backslash"]),
+        names_from_lines(said["tables"]),
+        names_from_lines(said["into"]),
+        by,
+    )
+
+
+def names_from_lines(lines: Iterable[str] | None) -> tuple[str, ...]:
+    """Return the names in a form's field, a name a line; empty lines are ignored."""
+    return tuple(line.strip() for line in lines or () if line.strip())
+
+
+def _unescaped(text: str | None) -> str | None:
+    for spelled, meant in _ESCAPES.items():
+        text = text.replace(spelled, meant) if text is not None else None
+    return text

@@ -20,8 +20,8 @@ from sluice.etl.copy.preflight import needed_from, relay_problems
 from sluice.etl.copy.request import BootstrapRequest
 from sluice.etl.copy.snapshot_source import SnapshotSource
 from sluice.etl.copy.source import RowSource
+from sluice.etl.copy.sources import BootstrapSpec
 from sluice.etl.copy.spark_loads import MakeLoads, SparkLoadMaker
-from sluice.etl.copy.spec import BootstrapSpec
 from sluice.etl.copy.tidb_sql import TidbAddress, TidbSql
 from sluice.etl.downstream.ownership import PipelineIdentity
 from sluice.etl.landing.planner import WindowPlanner

@@ -1,13 +1,18 @@
-"""Open sources of any kind anywhere, from `RowSource.spec`."""
+"""Open a source of any kind from its `RowSource.spec`, which a bootstrap's job keeps."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from sluice.etl.copy.dumpling import DumplingFolder
 from sluice.etl.copy.errors import CopyError
 from sluice.etl.copy.source import RowSource
+from sluice.relay.json_codec import JsonDocument
+
+_MAX_SHOWN_CHARS = 500
 
 
 def source_url(spec: Mapping[str, Any]) -> tuple[str, ...]:
@@ -32,3 +37,25 @@ def open_source(spec: Mapping[str, Any]) -> RowSource:
 
         return SnapshotSource.from_spec(spec)
     raise CopyError(f"a source of the unknown kind {spec.get('kind')!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class BootstrapSpec(JsonDocument):
+    """The specification of a bootstrap.
+
+    `source`: the values of `RowSource.spec`. `tables`: globs, () for all that the rules want.
+    `into`: databases downstream that may hold other tables.
+    """
+
+    JSON_COMPLETE: ClassVar = True
+
+    source: Mapping[str, Any]
+    tables: tuple[str, ...] = ()
+    into: tuple[str, ...] = ()
+
+    def open_source(self) -> RowSource:
+        """Return the source, as it was when the job was begun. Raises CopyError."""
+        return open_source(self.source)
+
+    def __str__(self) -> str:
+        return json.dumps(self.to_json())[:_MAX_SHOWN_CHARS]

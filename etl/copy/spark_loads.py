@@ -12,8 +12,7 @@ import pyarrow as pa
 
 from sluice.etl.copy.source import SourceChunk
 from sluice.etl.copy.sources import source_url
-from sluice.etl.copy.stage_chunks import CopyChunks
-from sluice.etl.copy.staged_loads import read_file, remove_files
+from sluice.etl.copy.staged_loads import CopyChunks, read_file, remove_files
 from sluice.etl.spark.job_calls import JobCalls
 from sluice.etl.spark.session_target import SessionTarget
 from sluice.relay.aligned_chunks import LoadFile

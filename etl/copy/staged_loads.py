@@ -11,16 +11,19 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import google_crc32c
 import pyarrow as pa
 
 from sluice.etl.copy.errors import CopyError
-from sluice.etl.copy.worker import LOAD_SCHEMA
-from sluice.etl.spark.worker_tuning import text_batch
+from sluice.etl.copy.source import SourceChunk
+from sluice.etl.copy.worker import LOAD_SCHEMA, make_loads
+from sluice.etl.spark.worker_tuning import column_values, text_batch, worker_function
 from sluice.relay.aligned_chunks import LoadFile
-from sluice.relay.storage import Storage
+from sluice.relay.storage import Storage, open_storage
+from sluice.tidb.schema import Table
 
 FOLDER = "loads"
 
@@ -84,3 +87,21 @@ def remove_files(storage: Storage, prefix: str = "") -> None:
     for name in storage.names(FOLDER):
         if name.startswith(prefix):
             storage.remove(f"{FOLDER}/{name}")
+
+
+@dataclass(frozen=True, slots=True)
+class CopyChunks:
+    """Runs in Spark's Python workers, which get no credentials of the downstream."""
+
+    spec: dict[str, Any]
+    relay_url: str
+
+    @worker_function
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        storage = open_storage(self.relay_url)
+        for text in column_values(batches):
+            task = json.loads(text)
+            loads = make_loads(
+                self.spec, SourceChunk.from_json(task["chunk"]), Table.from_json(task["table"])
+            )
+            yield write_files(storage, task["prefix"], loads)

@@ -14,7 +14,7 @@ from sluice.etl.copy.chunk_loader import count_rows, generated_downstream
 from sluice.etl.copy.definitions import SourceSchema
 from sluice.etl.copy.errors import CopyError
 from sluice.etl.copy.plan import CopyPlan, PlannedTable, without_values
-from sluice.etl.copy.spec import BootstrapSpec
+from sluice.etl.copy.sources import BootstrapSpec
 from sluice.etl.copy.statements import (
     add_indexes_and_keys,
     bare_table,

@@ -1,4 +1,4 @@
-"""A session of a live TiDB that reads as of one timestamp."""
+"""Read rows of a live TiDB over a session, as of one timestamp."""
 
 from __future__ import annotations
 
@@ -9,20 +9,22 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
+import pyarrow as pa
 import pymysql
 
 from sluice.etl.changes import server_errors
 from sluice.etl.changes.formats.mysql_result_stream import result_blocks
 from sluice.etl.changes.formats.mysql_rows import RowBlock
-from sluice.etl.changes.formats.sql_text import fill_placeholders
+from sluice.etl.changes.formats.sql_text import fill_placeholders, quote_table
+from sluice.etl.copy.block_rows import batch_of, select_statement
 from sluice.etl.copy.errors import CopyError
 from sluice.etl.settings.sql_login import LoginConnection
 from sluice.etl.settings.sql_tls import sql_tls
 from sluice.relay.json_codec import JsonDocument
+from sluice.tidb.schema import Table
 
 if TYPE_CHECKING:
     from sluice.etl.settings import Upstream
-
 _READ_TIMEOUT_S = 600
 _UNREAD_S = 3600
 """How long the server keeps a result that waits for the downstream."""
@@ -198,3 +200,17 @@ class TidbSession:
             if number == server_errors.ACCESS_DENIED
             else "",
         )
+
+
+def read_rows(session: TidbSession, table: Table, condition: str) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of `table` that a condition (SQL) takes, in no order.
+
+    They have `table.columns`, in types and texts of `sluice.tidb.rows.arrow_schema`. Neither side
+    holds more than a few megabytes of them. Raises CopyError.
+    """
+    columns = table.columns
+    for block in session.blocks(select_statement(columns, quote_table(table), condition)):
+        try:
+            yield batch_of(columns, block)
+        except ValueError as error:
+            raise CopyError(f"TiDB at {session.address.shown}: {table.full_name}.{error}") from None

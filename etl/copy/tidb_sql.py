@@ -20,8 +20,7 @@ from sluice.etl.changes.formats.sql_text import literal, quote_table
 from sluice.etl.copy._key_cuts import Key, key_equals, split_between
 from sluice.etl.copy.errors import CopyError
 from sluice.etl.copy.source import SourceChunk, TableEstimate
-from sluice.etl.copy.tidb_rows import read_rows
-from sluice.etl.copy.tidb_session import TidbAddress, TidbSession
+from sluice.etl.copy.tidb_session import TidbAddress, TidbSession, read_rows
 from sluice.tidb.history import SYSTEM_SCHEMAS
 from sluice.tidb.schema import Table
 from sluice.tidb.table_name import full_name

@@ -7,7 +7,7 @@ import secrets
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from sluice.etl.history.find.errors import FindError
+from sluice.etl.history.errors import FindError
 from sluice.etl.settings import Settings
 from sluice.relay import RelayLog, WindowLog, WindowRecord
 from sluice.relay.archive import Archive, ArchiveLog, Pin, Pins, SegmentIndexCache

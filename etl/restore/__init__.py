@@ -13,10 +13,8 @@ from sluice.etl.restore.errors import RestoreError, RestoreMismatchError
 
 if TYPE_CHECKING:
     from sluice.etl.restore.executor import RestoreExecutor
-    from sluice.etl.restore.files_folder import RestoredFile
+    from sluice.etl.restore.files_folder import FilesSummary, RestoredFile
     from sluice.etl.restore.files_plan import FilesPlan, plan_files
-    from sluice.etl.restore.files_request import FilesRequest
-    from sluice.etl.restore.files_summary import FilesSummary
     from sluice.etl.restore.form import files_request_from_form, restore_request_from_form
     from sluice.etl.restore.jobs import (
         cancel_files,
@@ -27,7 +25,7 @@ if TYPE_CHECKING:
     )
     from sluice.etl.restore.plan import RestorePlan
     from sluice.etl.restore.planning import plan_restore
-    from sluice.etl.restore.request import SAME_SERVER_INTO, RestoreRequest
+    from sluice.etl.restore.request import SAME_SERVER_INTO, FilesRequest, RestoreRequest
     from sluice.etl.restore.scratch import ScratchSchema, scratch_schema_name
     from sluice.etl.restore.summary import RestoreSummary, RestoreVerification
 
@@ -61,8 +59,8 @@ __getattr__ = lazy_getattr(
     __name__,
     {
         "FilesPlan": "sluice.etl.restore.files_plan",
-        "FilesRequest": "sluice.etl.restore.files_request",
-        "FilesSummary": "sluice.etl.restore.files_summary",
+        "FilesRequest": "sluice.etl.restore.request",
+        "FilesSummary": "sluice.etl.restore.files_folder",
         "RestoreRequest": "sluice.etl.restore.request",
         "RestorePlan": "sluice.etl.restore.plan",
         "RestoreSummary": "sluice.etl.restore.summary",

@@ -1,10 +1,15 @@
-"""Define the errors of restores."""
+"""Define the errors of restores and of restore drills."""
 
 from __future__ import annotations
 
 from sluice.errors import RequestError, SluiceError
 
-__all__ = ["RestoreError", "RestoreMismatchError"]
+__all__ = [
+    "DrillError",
+    "DrillFailedError",
+    "RestoreError",
+    "RestoreMismatchError",
+]
 
 
 class RestoreError(RequestError):
@@ -22,3 +27,15 @@ class RestoreMismatchError(SluiceError):
         " Sluice. `sluice jobs resume` verifies again, `sluice jobs cancel` removes what was"
         " restored"
     )
+
+
+class DrillError(RequestError):
+    """There is nothing to try yet, or not as it was asked for. Nothing has changed."""
+
+    hint = "`sluice archive status` shows the restorable range; `sluice snapshot make` makes one"
+
+
+class DrillFailedError(SluiceError):
+    """Restoring was tried, and failed: so it would if it were needed."""
+
+    hint = "see to what it names, then have it tried again: `sluice drill`"

@@ -23,15 +23,18 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import google_crc32c
 
 from sluice.errors import SluiceError
 from sluice.etl.history.as_of.output import file_name, with_file_name
 from sluice.etl.restore.errors import RestoreError
-from sluice.etl.restore.files_request import FilesRequest
+from sluice.etl.restore.request import FilesRequest
+from sluice.relay.jobs import DONE
 
 __all__ = [
+    "FilesSummary",
     "FolderLockedError",
     "RestoreFolder",
     "RestoredFile",
@@ -39,7 +42,6 @@ __all__ = [
     "missing_folders",
     "read_manifest",
 ]
-
 _FORMAT = 1
 _MANIFEST = "manifest.json"
 _LOCK = "manifest.json.lock"
@@ -286,3 +288,35 @@ def _sync(path: Path) -> None:
         raise OSError(error.errno, error.strerror, str(path)) from error
     finally:
         os.close(opened)
+
+
+@dataclass(frozen=True, slots=True)
+class FilesSummary:
+    """The folder's content, and how many tables this run has `made`, with its seconds.
+
+    `state`: DONE, PAUSED or CANCELLED; `left`: what a cancelled one left.
+    """
+
+    job: str
+    until: int
+    folder: Path
+    tables: tuple[RestoredFile, ...]
+    made: int
+    state: str = DONE
+    seconds: float = 0.0
+    left: tuple[str, ...] = ()
+
+    @property
+    def rows(self) -> int:
+        return sum(table.rows for table in self.tables)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return JSON values, without what the manifest has of each table."""
+        return {
+            "until": self.until,
+            "folder": str(self.folder),
+            "tables": len(self.tables),
+            "rows": self.rows,
+            "made": self.made,
+            "seconds": self.seconds,
+        }

@@ -7,8 +7,8 @@ from typing import ClassVar
 
 from sluice.etl.restore.errors import RestoreError
 from sluice.etl.restore.files_folder import missing_folders, read_manifest
-from sluice.etl.restore.files_request import FilesRequest
 from sluice.etl.restore.lineage import RestoreGroup, TableLineage, unmatched
+from sluice.etl.restore.request import FilesRequest
 from sluice.etl.restore.sources import LogExtent, RestoreSources
 from sluice.etl.settings import Settings
 from sluice.relay.jobs import with_landed_end

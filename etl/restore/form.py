@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from sluice.etl.copy.form import names_from_lines
+from sluice.etl.copy.request import names_from_lines
 from sluice.etl.restore.errors import RestoreError
-from sluice.etl.restore.files_request import FilesRequest
-from sluice.etl.restore.request import SAME_SERVER_INTO, RestoreRequest
+from sluice.etl.restore.request import SAME_SERVER_INTO, FilesRequest, RestoreRequest
 from sluice.etl.settings import Settings, read_target
 from sluice.tidb import tso
 

@@ -33,9 +33,8 @@ from sluice.etl.history.as_of.output import (
     with_file_name,
 )
 from sluice.etl.restore.errors import RestoreMismatchError
-from sluice.etl.restore.files_folder import RestoredFile, RestoreFolder, crc_and_size
+from sluice.etl.restore.files_folder import FilesSummary, RestoredFile, RestoreFolder, crc_and_size
 from sluice.etl.restore.files_plan import FilesPlan
-from sluice.etl.restore.files_summary import FilesSummary
 from sluice.etl.settings import Settings
 from sluice.relay.jobs import (
     CANCELLED,

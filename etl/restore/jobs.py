@@ -11,14 +11,13 @@ from sluice.etl.downstream.ownership import downstream_name
 from sluice.etl.history.as_of import PlanExecutor
 from sluice.etl.restore.errors import RestoreError
 from sluice.etl.restore.executor import RestoreExecutor, SparkExecutor
+from sluice.etl.restore.files_folder import FilesSummary
 from sluice.etl.restore.files_plan import FilesPlan, plan_files
-from sluice.etl.restore.files_request import FilesRequest
-from sluice.etl.restore.files_summary import FilesSummary
 from sluice.etl.restore.into_files import FilesRestoreJob
 from sluice.etl.restore.pinning import cancelling, pin, unpin
 from sluice.etl.restore.plan import RestorePlan
 from sluice.etl.restore.planning import plan_restore
-from sluice.etl.restore.request import RestoreRequest
+from sluice.etl.restore.request import FilesRequest, RestoreRequest
 from sluice.etl.restore.run import RestoreRun
 from sluice.etl.restore.summary import RestoreSummary
 from sluice.etl.settings import Settings

@@ -1,18 +1,19 @@
-"""Define the request for a restore: until when, which tables, to where."""
+"""Define the requests for a restore, into a database or files: moment, tables, target."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, ClassVar
 
 from sluice.etl.changes.rules import SchemaPattern, filter_for_tables
+from sluice.etl.history.as_of.output import FORMATS
 from sluice.etl.restore.errors import RestoreError
 from sluice.etl.settings import Settings, with_target
 from sluice.relay.json_codec import JsonDocument
 
-__all__ = ["SAME_SERVER_INTO", "RestoreRequest"]
-
+__all__ = ["SAME_SERVER_INTO", "FilesRequest", "RestoreRequest"]
 SAME_SERVER_INTO = "{schema}_restored"
 _MAX_NAME_CHARS = 64
 _MAX_ROWS, _MAX_BYTES = 100_000, 64 << 20
@@ -93,3 +94,35 @@ class RestoreRequest(JsonDocument):
             routes=routes,
             ignored_ts=frozenset(),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class FilesRequest(JsonDocument):
+    """Everything that was committed through `until` (TSO.
+
+    0: all that is landed when it is asked for), of the tables that fit one of `tables` then (globs
+    of ``schema.table``; () for all), as files of the format `kind` (parquet, csv, sql) in `folder`.
+    `beside`: other files may be there.
+    """
+
+    KIND: ClassVar = "restore-files"
+    """Kind of the jobs that do it."""
+
+    until: int
+    tables: tuple[str, ...]
+    folder: Path
+    kind: str = "parquet"
+    beside: bool = False
+
+    def check(self) -> None:
+        """Raise RestoreError for an unknown format."""
+        if self.kind not in FORMATS:
+            raise RestoreError(f"{self.kind} is no form of files; there are {', '.join(FORMATS)}")
+
+    def to_json(self) -> dict[str, Any]:
+        """Return JSON values in the order of the files that have them; `from_json` reads them."""
+        return self.asked() | {"folder": str(self.folder), "beside": self.beside}
+
+    def asked(self) -> dict[str, Any]:
+        """As the manifest has it."""
+        return {"until": self.until, "tables": list(self.tables), "kind": self.kind}

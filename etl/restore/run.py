@@ -27,7 +27,7 @@ from sluice.etl.copy import CopyProgressCounts
 from sluice.etl.copy.copy_run import CopyTarget
 from sluice.etl.copy.definitions import SourceSchema
 from sluice.etl.copy.snapshot_source import SnapshotSource
-from sluice.etl.copy.spec import BootstrapSpec
+from sluice.etl.copy.sources import BootstrapSpec
 from sluice.etl.copy.staged_loads import remove_files
 from sluice.etl.copy.statements import create_object, scoped_statement
 from sluice.etl.downstream import CheckpointTable, MySQLSession

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from sluice.errors import SluiceError
-from sluice.etl.copy.backfill.errors import BackfillError
 from sluice.etl.copy.backfill.plan import BackfillPlan
 from sluice.etl.copy.backfill.request import BackfillRequest
 from sluice.etl.copy.backfill.run import (
@@ -17,7 +16,8 @@ from sluice.etl.copy.backfill.run import (
     plan_backfill,
     run_backfill,
 )
-from sluice.etl.copy.form import names_from_lines
+from sluice.etl.copy.errors import BackfillError
+from sluice.etl.copy.request import names_from_lines
 from sluice.etl.settings import Settings
 from sluice.etl.tasks.job_kinds import JobKind, ShowProgress
 from sluice.relay.jobs import DONE, PAUSED, Job, Runner

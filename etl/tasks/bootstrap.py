@@ -15,9 +15,8 @@ from typing import Any
 from sluice.etl.copy.bootstrap import KIND
 from sluice.etl.copy.bootstrap_run import BootstrapRun, BootstrapSummary, CopyProgressCounts
 from sluice.etl.copy.errors import CopyError
-from sluice.etl.copy.form import request_from_form
 from sluice.etl.copy.plan import CopyPlan
-from sluice.etl.copy.request import BootstrapRequest
+from sluice.etl.copy.request import BootstrapRequest, request_from_form
 from sluice.etl.copy.run import (
     BootstrapSession,
     cancel_bootstrap,

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from sluice.etl.copy import CopyProgressCounts
-from sluice.etl.copy.form import names_from_lines
+from sluice.etl.copy.request import names_from_lines
 from sluice.etl.settings import Settings, read_target
 from sluice.etl.tasks.job_kinds import JobKind, ShowProgress
 from sluice.etl.verify.reapply import (

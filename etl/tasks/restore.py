@@ -6,9 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from sluice.etl.restore.errors import RestoreError
+from sluice.etl.restore.files_folder import FilesSummary
 from sluice.etl.restore.files_plan import FilesPlan, plan_files
-from sluice.etl.restore.files_request import FilesRequest
-from sluice.etl.restore.files_summary import FilesSummary
 from sluice.etl.restore.form import (
     check_allowed,
     files_request_from_form,
@@ -23,7 +22,7 @@ from sluice.etl.restore.jobs import (
 )
 from sluice.etl.restore.plan import RestorePlan
 from sluice.etl.restore.planning import plan_restore
-from sluice.etl.restore.request import RestoreRequest
+from sluice.etl.restore.request import FilesRequest, RestoreRequest
 from sluice.etl.restore.summary import RestoreSummary
 from sluice.etl.settings import Settings
 from sluice.etl.tasks.job_kinds import JobKind, ShowProgress

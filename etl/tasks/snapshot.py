@@ -8,7 +8,7 @@ from typing import Any
 
 from sluice.etl.copy import DumplingOptions
 from sluice.etl.display_units import format_size
-from sluice.etl.history.snapshots.errors import SnapshotError
+from sluice.etl.history.errors import SnapshotError
 from sluice.etl.history.snapshots.plan import SnapshotPlan
 from sluice.etl.history.snapshots.preflight import abbreviate_problems
 from sluice.etl.history.snapshots.request import AUTO, SnapshotRequest

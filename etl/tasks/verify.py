@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from sluice.etl.copy.form import names_from_lines
+from sluice.etl.copy.request import names_from_lines
 from sluice.etl.display_units import format_size, format_value
 from sluice.etl.settings import Settings
 from sluice.etl.tasks.job_kinds import JobKind, ShowProgress

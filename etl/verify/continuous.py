@@ -22,6 +22,7 @@ from sluice.errors import SluiceError
 from sluice.etl.copy.backfill import BackfillDownstream
 from sluice.etl.copy.backfill.plan import MAX_KEYLESS_BYTES
 from sluice.etl.copy.backfill.table_key import range_key
+from sluice.etl.copy.backfill.throttle import ReadBudget
 from sluice.etl.copy.backfill.upstream_catalog import UpstreamCatalog
 from sluice.etl.retry import RetryBackoff
 from sluice.etl.settings import Settings
@@ -31,7 +32,6 @@ from sluice.etl.verify.endpoint import Difference
 from sluice.etl.verify.full_scan import FullScan, ScanRange
 from sluice.etl.verify.live_rows import LiveRows, open_live_rows
 from sluice.etl.verify.liveness import VerifierLiveness
-from sluice.etl.verify.rate_limit import ReadBudget
 from sluice.etl.verify.reapply.latest_rows import condition_of
 from sluice.etl.verify.recheck import Recheck, SnapshotExpired
 from sluice.relay.verification_log import CONTINUOUS, TableVerified, Verifications, VerifiedRun

@@ -1,14 +1,13 @@
-"""Define the errors of verification."""
+"""Define the errors of verification and of reapplying past windows."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Self
 
-from sluice.errors import SluiceError
+from sluice.errors import RequestError, SluiceError
 
 if TYPE_CHECKING:
     from sluice.etl.verify.result import VerifySummary
-
 _MAX_SHOWN = 10
 
 
@@ -47,3 +46,7 @@ class UnequalError(SluiceError):
             else ""
         )
         return cls(f"at the checkpoint {summary.ts}: {'; '.join(told)}{more}")
+
+
+class ReplayRangeError(RequestError):
+    """An impossible request that changed nothing; the message has the reason and a way out."""

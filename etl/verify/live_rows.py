@@ -12,8 +12,7 @@ from sluice.etl.changes.formats.key_ranges import KeyColumn
 from sluice.etl.copy.backfill.upstream_catalog import key_behind
 from sluice.etl.copy.definitions import SourceSchema
 from sluice.etl.copy.errors import CopyError
-from sluice.etl.copy.tidb_rows import read_rows
-from sluice.etl.copy.tidb_session import TidbAddress, TidbSession
+from sluice.etl.copy.tidb_session import TidbAddress, TidbSession, read_rows
 from sluice.etl.history.snapshots.consistent_reader import ConsistentReader
 from sluice.etl.history.snapshots.downstream_rows import DownstreamTable
 from sluice.etl.history.snapshots.preflight import downstream_table_of

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from sluice.errors import Signal, SluiceError
 from sluice.etl.copy.backfill.table_key import range_key
+from sluice.etl.copy.backfill.throttle import ReadBudget
 from sluice.etl.history.snapshots.consistent_reader import TableChanged
 from sluice.etl.verify.continuous_state import (
     MAX_PENDING_MISMATCHES,
@@ -23,7 +24,6 @@ from sluice.etl.verify.continuous_state import (
 from sluice.etl.verify.differences import differences_of
 from sluice.etl.verify.endpoint import Difference
 from sluice.etl.verify.live_rows import LiveRows
-from sluice.etl.verify.rate_limit import ReadBudget
 from sluice.etl.verify.reapply.latest_rows import condition_of
 from sluice.etl.verify.row_diff import RowDiff, differing_keys, keys_bytes
 from sluice.tidb.schema import Table

@@ -11,8 +11,7 @@ import pyarrow as pa
 
 from sluice.etl.changes.formats.sql_text import quote_table
 from sluice.etl.copy.errors import CopyError
-from sluice.etl.copy.tidb_rows import read_rows
-from sluice.etl.copy.tidb_session import TidbAddress, TidbSession
+from sluice.etl.copy.tidb_session import TidbAddress, TidbSession, read_rows
 from sluice.etl.copy.tidb_sql import TidbSql
 from sluice.etl.verify.checksum import Checksum, checksum_columns
 from sluice.etl.verify.common_order import Bound, keys_in_order

@@ -10,9 +10,16 @@ from starlette.concurrency import run_in_threadpool
 from sluice.etl import operate
 from sluice.etl.settings.pipelines import NamedPipeline
 from sluice.etl.tasks.job_kinds import dag_run_of
-from sluice.plugins import runs
 from sluice.plugins.action_body import ActionBody
-from sluice.plugins.actions import ActionRequest, audit_name, perform, recent_actions
+from sluice.plugins.actions import (
+    ActionRequest,
+    NoRunError,
+    audit_name,
+    perform,
+    recent_actions,
+    run_conf,
+    trigger_run,
+)
 from sluice.plugins.auth import Viewer, require_trigger, username
 from sluice.plugins.pages.job_list import job_document, jobs_document
 from sluice.plugins.pipeline_param import PipelineParam, SettingsParam
@@ -84,7 +91,7 @@ def _cancel(pipeline: NamedPipeline, name: str, user: Any) -> str:
     if job.status().entry.runner is None and dag_run_of(job.spec) is not None:
         try:
             run = _retrigger_dag(pipeline, name, user)
-        except runs.NoRunError as error:
+        except NoRunError as error:
             return f"{said}. {error}"
         return f"{name} is given up in the run {run} of its DAG, which takes back what it can"
     return said
@@ -98,13 +105,11 @@ def _retrigger_dag(pipeline: NamedPipeline, name: str, user: Any) -> str:
     spec = _jobs(pipeline).get(name).spec
     origin = dag_run_of(spec)
     if origin is None:
-        raise runs.NoRunError(
-            f"{name} was asked for by {spec.by}", hint=f"`sluice jobs resume {name}`"
-        )
+        raise NoRunError(f"{name} was asked for by {spec.by}", hint=f"`sluice jobs resume {name}`")
     dag, run = origin
     dag_id = pipeline.dag_id(dag)
     require_trigger(user, dag_id)
-    return runs.trigger(dag_id, runs.run_conf(dag_id, run) | {"job": name}, username(user))
+    return trigger_run(dag_id, run_conf(dag_id, run) | {"job": name}, username(user))
 
 
 def _jobs(pipeline: NamedPipeline) -> Jobs:

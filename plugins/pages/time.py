@@ -12,12 +12,11 @@ from starlette.concurrency import run_in_threadpool
 from sluice.etl.history.retain import ArchiveStatus, archive_status
 from sluice.etl.restore.form import restore_request_from_form
 from sluice.plugins.action_body import ActionBody
-from sluice.plugins.actions import ActionRequest, perform
+from sluice.plugins.actions import ActionRequest, perform, trigger_run
 from sluice.plugins.auth import Viewer, username
 from sluice.plugins.pages.job_list import statuses
 from sluice.plugins.pipeline_param import PipelineParam, SettingsParam
 from sluice.plugins.response_cache import answer, response_cache
-from sluice.plugins.runs import trigger
 
 __all__ = ["router"]
 
@@ -115,9 +114,8 @@ async def restore(pipeline: PipelineParam, user: Viewer, order: ActionBody) -> R
     def work() -> str:
         restore_request_from_form(conf)  # an impossible request fails here, not in a DAG run
         what = "planned" if conf["plan_only"] else "restored"
-        return (
-            f"It is {what} in the run {trigger(dag_id, conf, username(user))} of the DAG {dag_id}"
-        )
+        run_id = trigger_run(dag_id, conf, username(user))
+        return f"It is {what} in the run {run_id} of the DAG {dag_id}"
 
     about = f"{conf['until']}{' (plan only)' if conf['plan_only'] else ''}"
     return await run_in_threadpool(

@@ -27,8 +27,7 @@ from sluice.expectations.replication import ReplicationDataset
 from sluice.expectations.results import QualityResults, QualityRun
 from sluice.expectations.run import QualityRequest, QualitySummary, run_quality
 from sluice.expectations.suite import Expectation, Suite
-from sluice.expectations.suite_files import SuiteFolder, WriteResult
-from sluice.expectations.write_suites import propose_suites
+from sluice.expectations.suite_files import SuiteFolder, WriteResult, propose_suites
 from sluice.relay import RelayLog
 from sluice.relay.archive import Archive
 from sluice.relay.quality import PASSED

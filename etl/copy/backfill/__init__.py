@@ -10,12 +10,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sluice.etl.copy.backfill.errors import BackfillError
+from sluice.etl.copy.errors import BackfillError
 from sluice.etl.lazy_exports import lazy_getattr
 
 if TYPE_CHECKING:
     from sluice.etl.copy.backfill.chunk_scheduler import AlignedChunkScheduler
-    from sluice.etl.copy.backfill.cleanup import remove_orphans
     from sluice.etl.copy.backfill.downstream_session import BackfillDownstream
     from sluice.etl.copy.backfill.plan import BackfillPlan, BackfillTablePlan
     from sluice.etl.copy.backfill.request import MODES, BackfillRequest
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
         cancel_backfill,
         create_backfill,
         plan_backfill,
+        remove_orphans,
         run_backfill,
     )
 
@@ -57,6 +57,6 @@ __getattr__ = lazy_getattr(
         "create_backfill": "sluice.etl.copy.backfill.run",
         "plan_backfill": "sluice.etl.copy.backfill.run",
         "run_backfill": "sluice.etl.copy.backfill.run",
-        "remove_orphans": "sluice.etl.copy.backfill.cleanup",
+        "remove_orphans": "sluice.etl.copy.backfill.run",
     },
 )

@@ -20,7 +20,6 @@ from sluice.errors import SluiceError, ours
 from sluice.etl.changes.formats.key_ranges import in_range
 from sluice.etl.copy.backfill.chunk_scheduler import AlignedChunkScheduler
 from sluice.etl.copy.backfill.downstream_session import BackfillDownstream
-from sluice.etl.copy.backfill.errors import BackfillError
 from sluice.etl.copy.backfill.plan import BackfillPlan, BackfillTablePlan
 from sluice.etl.copy.backfill.progress_state import BackfillChunk, BackfillState, BackfillStateFile
 from sluice.etl.copy.backfill.reader import ReadRequest, ReadResult
@@ -29,6 +28,7 @@ from sluice.etl.copy.backfill.spark_reader import ReadChunk
 from sluice.etl.copy.backfill.table_key import range_key
 from sluice.etl.copy.backfill.throttle import AdaptiveChunkSize, RowRateLimiter
 from sluice.etl.copy.backfill.upstream_catalog import UpstreamCatalog
+from sluice.etl.copy.errors import BackfillError
 from sluice.relay.aligned_chunks import (
     COMPARE,
     AlignedChunk,

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from sluice.etl.copy.backfill.downstream_session import BackfillDownstream
-from sluice.etl.copy.backfill.errors import BackfillError
+from sluice.etl.copy.errors import BackfillError
 from sluice.etl.downstream.chunk_results import ChunkResult
 from sluice.relay.aligned_chunks import (
     AlignedChunk,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 from sluice.etl.changes.formats.ddl_text import is_blank, tokens
-from sluice.etl.copy.backfill.errors import BackfillError
+from sluice.etl.copy.errors import BackfillError
 
 _NONDETERMINISTIC_WORDS = frozenset(
     {

@@ -10,8 +10,8 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from sluice.etl.copy.backfill.errors import BackfillError
 from sluice.etl.copy.definitions import SourceSchema
+from sluice.etl.copy.errors import BackfillError
 from sluice.etl.copy.statements import create_object, scoped_statement
 from sluice.etl.downstream import Checkpoint, CheckpointTable, DownstreamError, MySQLSession
 from sluice.etl.downstream.chunk_results import ChunkResult, ChunkResults

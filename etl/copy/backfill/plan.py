@@ -10,11 +10,11 @@ from sluice.errors import SluiceError
 from sluice.etl.changes.rules import Filter, RouteError, Routes
 from sluice.etl.changes.write_plans.identity import lookup_key_columns
 from sluice.etl.copy import CopyError
-from sluice.etl.copy.backfill.errors import BackfillError
 from sluice.etl.copy.backfill.request import BackfillRequest
 from sluice.etl.copy.backfill.table_key import parse_key, range_key
 from sluice.etl.copy.backfill.upstream_catalog import TableSize, UpstreamCatalog
 from sluice.etl.copy.definitions import SourceSchema
+from sluice.etl.copy.errors import BackfillError
 from sluice.relay.aligned_chunks import COMPARE, MISSING
 from sluice.relay.json_codec import JsonDocument
 from sluice.tidb.folded import folded

@@ -15,8 +15,7 @@ from typing import Any, Self
 import google_crc32c
 import pyarrow as pa
 
-from sluice.etl.copy.tidb_rows import read_rows
-from sluice.etl.copy.tidb_session import TidbAddress, TidbSession
+from sluice.etl.copy.tidb_session import TidbAddress, TidbSession, read_rows
 from sluice.etl.copy.worker import loads_of
 from sluice.etl.spark.worker_tuning import column_values, text_batch, worker_function
 from sluice.relay.aligned_chunks import LoadFile

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from sluice.etl.copy.backfill.condition import check_condition
-from sluice.etl.copy.backfill.errors import BackfillError
+from sluice.etl.copy.errors import BackfillError
 from sluice.relay.aligned_chunks import COMPARE, MISSING, REPLACE
 from sluice.relay.json_codec import OMIT_DEFAULT, JsonDocument
 

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
+from sluice.errors import SluiceError
 from sluice.etl.copy.backfill.backfill_job import BackfillEndpoints, BackfillJob, end_repair
-from sluice.etl.copy.backfill.cleanup import remove_orphans
 from sluice.etl.copy.backfill.downstream_session import BackfillDownstream
-from sluice.etl.copy.backfill.errors import BackfillError
 from sluice.etl.copy.backfill.plan import BackfillPlan, make_backfill_plan
 from sluice.etl.copy.backfill.request import BackfillRequest
 from sluice.etl.copy.backfill.spark_reader import ReadChunk, SparkChunkReader
 from sluice.etl.copy.backfill.upstream_catalog import UpstreamCatalog
+from sluice.etl.copy.errors import BackfillError
 from sluice.etl.downstream.ownership import PipelineIdentity
 from sluice.etl.settings import Settings
 from sluice.etl.spark.session_target import SessionTarget
+from sluice.relay import RelayLog
 from sluice.relay.jobs import (
     CANCEL,
     CANCELLED,
@@ -30,6 +32,8 @@ from sluice.relay.jobs import (
     StopRequested,
     WriteScope,
 )
+
+log = logging.getLogger("sluice.backfill")
 
 KIND = "backfill"
 _COUNTERS = (
@@ -43,6 +47,19 @@ _COUNTERS = (
     "chunks",
     "bytes",
 )
+
+
+def remove_orphans(relay: RelayLog, downstream: BackfillDownstream) -> None:
+    """Remove it.
+
+    What hinders that is logged: it hinders nothing else, and the next job tries again.
+    """
+    is_over = Jobs(relay.storage).is_over
+    try:
+        relay.aligned_chunks.sweep(is_over)
+        downstream.sweep(is_over)
+    except (SluiceError, OSError) as error:
+        log.warning("what former jobs left behind stays until the next one: %s", error)
 
 
 @dataclass(frozen=True, slots=True)

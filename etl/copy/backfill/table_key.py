@@ -11,7 +11,7 @@ import re
 
 from sluice.etl.changes.formats.key_ranges import SPLITTABLE_KINDS, KeyColumn
 from sluice.etl.changes.write_plans.identity import lookup_key_columns
-from sluice.etl.copy.backfill.errors import BackfillError
+from sluice.etl.copy.errors import BackfillError
 from sluice.tidb.schema import WHOLE_COLUMN, Table
 
 _NUMBER_PATTERNS = {"int": r"-?\d+", "year": r"\d{4}", "decimal": r"-?\d+(\.\d+)?"}

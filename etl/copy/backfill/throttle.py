@@ -21,6 +21,8 @@ _MAX_ROWS = 50_000
 _MAX_GROWTH_FACTOR = 2.0
 _MIN_SHRINK_FACTOR = 0.25
 
+_POLL_INTERVAL_S = 0.2
+
 
 class AdaptiveChunkSize:
     """The number of rows of the next chunk."""
@@ -67,3 +69,37 @@ class RowRateLimiter:
     def limit(self, rows: int) -> int:
         """Return the rows a chunk may have so that no second has far more than the rate."""
         return min(rows, self._rate) if self._rate else rows
+
+
+class ReadBudget:
+    """A budget of rows and bytes per second over time; 0 for no limit.
+
+    What isn't used is not saved up.
+    """
+
+    def __init__(
+        self,
+        rows_per_second: int,
+        bytes_per_second: int,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._rows = RowRateLimiter(rows_per_second, clock)
+        self._bytes = RowRateLimiter(bytes_per_second, clock)
+        self.rows = 0
+        self.bytes = 0
+
+    def used(self, rows: int, size: int) -> None:
+        """Charge `rows` rows with `size` bytes that were read."""
+        self.rows += rows
+        self.bytes += size
+        self._rows.used(rows)
+        self._bytes.used(size)
+
+    def wait_s(self) -> float:
+        """Return how long to wait before the next read, in seconds."""
+        return max(self._rows.wait_s(), self._bytes.wait_s())
+
+    def wait(self, stopped: Callable[[], bool] = lambda: False) -> None:
+        """Wait until something may be read again, or `stopped()` is true."""
+        while (left := self.wait_s()) > 0 and not stopped():
+            time.sleep(min(left, _POLL_INTERVAL_S))

@@ -11,8 +11,8 @@ from typing import Self
 from sluice.etl.changes.formats.key_ranges import KeyColumn, in_range
 from sluice.etl.changes.formats.sql_text import quote_table
 from sluice.etl.copy import CopyError
-from sluice.etl.copy.backfill.errors import BackfillError
 from sluice.etl.copy.definitions import SourceSchema, read_source_schema
+from sluice.etl.copy.errors import BackfillError
 from sluice.etl.copy.tidb_session import TidbAddress, TidbSession
 from sluice.etl.landing import version_at
 from sluice.etl.settings import Settings

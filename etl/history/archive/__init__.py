@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sluice.etl.history.archive.errors import ArchiveGapError, NotYetLandedError, OtherClusterError
+from sluice.etl.history.errors import ArchiveGapError, NotYetLandedError, OtherClusterError
 from sluice.etl.lazy_exports import lazy_getattr
 
 if TYPE_CHECKING:

@@ -24,11 +24,18 @@ from sluice.etl.history.archive._segment_queue import (
     SegmentQueue,
     SparkSegmentBuilder,
 )
-from sluice.etl.history.archive.errors import ArchiveGapError, NotYetLandedError, OtherClusterError
 from sluice.etl.history.archive.plan import MAX_PLAN_BYTES, plan_segments
-from sluice.etl.history.archive.report import ArchiveProgressLog, ArchiveSummary, ms_since
-from sluice.etl.history.archive.stopping import OnSegment, Stop, never_stop, wait
+from sluice.etl.history.archive.report import (
+    ArchiveProgressLog,
+    ArchiveSummary,
+    OnSegment,
+    Stop,
+    ms_since,
+    never_stop,
+    wait,
+)
 from sluice.etl.history.archive.worker import BuildSegments
+from sluice.etl.history.errors import ArchiveGapError, NotYetLandedError, OtherClusterError
 from sluice.etl.retry import RetryBackoff
 from sluice.etl.settings import Settings
 from sluice.etl.spark.session_target import SessionTarget

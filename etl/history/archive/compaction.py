@@ -22,7 +22,7 @@ from sluice.etl.history.archive._segment_queue import (
 )
 from sluice.etl.history.archive.compaction_policy import compaction_groups
 from sluice.etl.history.archive.plan import SegmentPlan
-from sluice.etl.history.archive.stopping import OnSegment, Stop, never_stop, wait
+from sluice.etl.history.archive.report import OnSegment, Stop, never_stop, wait
 from sluice.etl.history.archive.worker import BuildSegments
 from sluice.etl.history.lake import remove_superseded
 from sluice.etl.retry import RetryBackoff

@@ -1,9 +1,13 @@
-"""Report archiving: per segment, per pass, and in a line every few seconds."""
+"""Report an archiving pass: per segment, as a whole, and in a log line every few seconds.
+
+A caller follows a pass by `OnSegment`, and ends it by `Stop`.
+"""
 
 from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -101,3 +105,20 @@ class ArchiveProgressLog:
 def ms_since(began: float) -> float:
     """Since a time on the clock of time.perf_counter."""
     return (time.perf_counter() - began) * 1000
+
+
+OnSegment = Callable[[ArchivedSegment], None]
+"""Called with each segment that the catalogue names."""
+Stop = Callable[[], bool]
+
+
+def never_stop() -> bool:
+    """Doesn't stop."""
+    return False
+
+
+def wait(seconds: float, stop: Stop) -> None:
+    """Sleep, but no longer than until `stop`."""
+    until = time.monotonic() + seconds
+    while not stop() and (left := until - time.monotonic()) > 0:
+        time.sleep(min(left, 0.1))

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sluice.etl.history.as_of.errors import AsOfError
 from sluice.etl.history.as_of.fingerprint import Fingerprint, compared_columns, fingerprint
+from sluice.etl.history.errors import AsOfError
 from sluice.etl.lazy_exports import lazy_getattr
 
 if TYPE_CHECKING:

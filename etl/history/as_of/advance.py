@@ -10,9 +10,9 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pyarrow as pa
 
-from sluice.etl.history.as_of.errors import AsOfError
 from sluice.etl.history.as_of.row_bytes import row_bytes
 from sluice.etl.history.as_of.versions import INEXACT_KINDS, TableVersion
+from sluice.etl.history.errors import AsOfError
 from sluice.tidb.codec.columnar import arrow_type
 from sluice.tidb.schema import Column
 

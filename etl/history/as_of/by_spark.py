@@ -17,10 +17,10 @@ import pyarrow as pa
 
 from sluice.etl.history.as_of.aggregations import AggregateResult, Aggregation
 from sluice.etl.history.as_of.bucket import ShufflePiece
-from sluice.etl.history.as_of.errors import AsOfError
 from sluice.etl.history.as_of.plan import PIECES, TimeTravelPlan
 from sluice.etl.history.as_of.shuffle import shuffle_pieces
 from sluice.etl.history.as_of.worker import ERROR_MARK, Aggregate, Shuffle, bucket_results, rows_of
+from sluice.etl.history.errors import AsOfError
 from sluice.etl.settings import Spark
 from sluice.etl.spark import session as spark_session
 from sluice.etl.spark.error_translation import ErrorTranslator

@@ -12,8 +12,8 @@ import pyarrow.compute as pc
 from sluice.etl.changes.formats.ddl_columns import pair_columns
 from sluice.etl.changes.planning import PartitionError, partition_ids, partition_of
 from sluice.etl.history.as_of.advance import empty_rows, schema
-from sluice.etl.history.as_of.errors import AsOfError
 from sluice.etl.history.as_of.versions import TableVersion, is_converted
+from sluice.etl.history.errors import AsOfError
 from sluice.tidb.codec.column_value import missing_value
 from sluice.tidb.codec.columnar import arrow_type, constant
 from sluice.tidb.conversion import ConversionError, convert

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from sluice.etl.changes.recorded_schema import RecordedSchema, SchemaReplay
-from sluice.etl.history.as_of.errors import AsOfError
+from sluice.etl.history.errors import AsOfError
 from sluice.relay import WindowLog
 from sluice.tidb import tso
 from sluice.tidb.ddl_actions import Action

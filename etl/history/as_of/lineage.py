@@ -10,9 +10,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from sluice.etl.changes.formats.ddl_columns import pair_columns
-from sluice.etl.history.as_of.errors import AsOfError
 from sluice.etl.history.as_of.history import SchemaChangeLog
 from sluice.etl.history.as_of.versions import INEXACT_KINDS, TableVersion
+from sluice.etl.history.errors import AsOfError
 from sluice.tidb import tso
 from sluice.tidb.ddl_actions import Action, action_name
 from sluice.tidb.ddl_job import DdlJob

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from sluice.etl.changes.planning import move_of
 from sluice.etl.changes.recorded_schema import RecordedSchema
 from sluice.etl.copy.source import RowSource
-from sluice.etl.history.as_of.errors import AsOfError
 from sluice.etl.history.as_of.lineage import StartTooLateError, TableGroup
 from sluice.etl.history.as_of.plan import (
     GroupBuckets,
@@ -22,6 +21,7 @@ from sluice.etl.history.as_of.plan import (
     WindowChanges,
     WindowParts,
 )
+from sluice.etl.history.errors import AsOfError
 from sluice.relay import WindowLog, WindowRecord
 from sluice.tidb import tso
 from sluice.tidb.ddl_actions import REMOVES_PARTITIONS

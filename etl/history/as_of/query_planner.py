@@ -6,12 +6,12 @@ import itertools
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from sluice.etl.history.as_of.errors import AsOfError
 from sluice.etl.history.as_of.history import read_history
 from sluice.etl.history.as_of.lineage import StartTooLateError, table_groups
 from sluice.etl.history.as_of.plan import TimeTravelPlan
 from sluice.etl.history.as_of.planning import SnapshotStart, make_time_travel_plan
 from sluice.etl.history.as_of.versions import TableVersion
+from sluice.etl.history.errors import AsOfError
 from sluice.relay import WindowLog
 from sluice.relay.archive import ArchiveLog
 from sluice.tidb import tso

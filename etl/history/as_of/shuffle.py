@@ -20,7 +20,6 @@ from sluice.etl.changes.write_plans.raw_changes import decode
 from sluice.etl.copy.source import SourceChunk
 from sluice.etl.copy.sources import open_source
 from sluice.etl.history.as_of.advance import COMMIT_TS_COLUMN, PLACE_COLUMN, schema
-from sluice.etl.history.as_of.errors import AsOfError
 from sluice.etl.history.as_of.plan import (
     PIECES,
     SNAPSHOT_STEP,
@@ -34,6 +33,7 @@ from sluice.etl.history.as_of.plan import (
     step_of,
 )
 from sluice.etl.history.as_of.versions import TableVersion
+from sluice.etl.history.errors import AsOfError
 from sluice.relay import DELETE, INSERT, PART_SCHEMA, iter_parts
 
 _MAX_BATCH_ROWS, _MAX_BATCH_BYTES = 100_000, 32 << 20

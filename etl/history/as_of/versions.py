@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from sluice.etl.changes.formats.ddl_columns import pair_columns
-from sluice.etl.history.as_of.errors import AsOfError
+from sluice.etl.history.errors import AsOfError
 from sluice.tidb.codec.columnar import arrow_type
 from sluice.tidb.ddl_job import DdlJob
 from sluice.tidb.folded import folded

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sluice.etl.history.find.errors import ConditionError, FindError
-from sluice.etl.history.find.row_text import row_text
+from sluice.etl.history.errors import ConditionError, FindError
+from sluice.etl.history.find.display_value import row_text
 from sluice.etl.lazy_exports import lazy_getattr
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from sluice.etl.history.find.errors import ConditionError
+from sluice.etl.history.errors import ConditionError
 from sluice.tidb.codec import lenient_datetimes as spelled
 from sluice.tidb.codec.duration import parse_duration
 from sluice.tidb.codec.errors import CodecError

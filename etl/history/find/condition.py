@@ -25,8 +25,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from sluice.etl.history.errors import ConditionError
 from sluice.etl.history.find._values import Constant, comparable, comparison_family, constant_for
-from sluice.etl.history.find.errors import ConditionError
 from sluice.tidb.folded import folded
 from sluice.tidb.schema import Column, Table
 

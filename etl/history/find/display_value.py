@@ -1,17 +1,26 @@
-"""Show a value as a person reads it: bytes in hex, long ones cut, NULL not the empty text."""
+"""Show values and rows for people: bytes in hex, long ones cut, NULL not the empty text."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import pyarrow as pa
 
+from sluice.etl.changes.formats.sql_text import display_text
+from sluice.etl.display_units import format_value
 from sluice.tidb.codec.float import format_float
 
-__all__ = ["DisplayValue", "display_value", "raw_value"]
-
+__all__ = [
+    "DisplayValue",
+    "display_value",
+    "raw_value",
+    "row_text",
+]
 MAX_SHOWN_CHARS = 240
 _MAX_SHOWN_BYTES = 80
+
+_MAX_VALUE_CHARS = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,3 +67,11 @@ def display_value(array: pa.Array) -> DisplayValue:
         )
     kind = "text" if array.type in (pa.large_string(), pa.string()) else "number"
     return DisplayValue(kind, value[:MAX_SHOWN_CHARS], len(value), len(value) > MAX_SHOWN_CHARS)
+
+
+def row_text(images: Mapping[str, pa.Array], names: Iterable[str], row: int) -> str:
+    """Return values of the row at a place: `id=7, name='x'`; long ones are cut."""
+    return ", ".join(
+        f"{name}={format_value(display_text(images[name], row), _MAX_VALUE_CHARS)}"
+        for name in names
+    )

@@ -17,9 +17,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from sluice.etl.changes.write_plans.identity import lookup_key_columns
+from sluice.etl.history.errors import ConditionError
 from sluice.etl.history.find._values import comparable, constant_for
 from sluice.etl.history.find.condition import ChangeRows, Images
-from sluice.etl.history.find.errors import ConditionError
 from sluice.tidb.schema import Column
 
 _MAX_CHARACTERS = 10_000

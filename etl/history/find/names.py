@@ -7,7 +7,7 @@ from difflib import get_close_matches
 
 from sluice.etl.changes.planning import WindowPayload
 from sluice.etl.changes.rules import Filter, is_internal_table, only_tables
-from sluice.etl.history.find.errors import FindError
+from sluice.etl.history.errors import FindError
 from sluice.etl.history.history_log import HistoryLog
 from sluice.tidb import tso
 from sluice.tidb.id_maps import names_by_id

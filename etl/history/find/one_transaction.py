@@ -15,8 +15,8 @@ import pyarrow.compute as pc
 from sluice.etl.changes.recorded_schema import RecordedSchema, SchemaTimeline
 from sluice.etl.changes.rules import is_internal_table
 from sluice.etl.changes.write_plans.identity import lookup_key_columns
+from sluice.etl.history.errors import FindError
 from sluice.etl.history.find.display_value import DisplayValue, display_value, raw_value
-from sluice.etl.history.find.errors import FindError
 from sluice.etl.history.find.recent import TimeBudget
 from sluice.etl.history.find.results import FoundDdl, TableRows
 from sluice.etl.history.history_log import HistoryLog

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from sluice.errors import SluiceError
 from sluice.etl.changes.planning import WindowPayload
 from sluice.etl.changes.rules import Filter, is_internal_table, only_tables
-from sluice.etl.history.find.errors import SearchDeadlineError
+from sluice.etl.history.errors import SearchDeadlineError
 from sluice.etl.history.find.query import SearchQuery
 from sluice.etl.history.find.results import (
     FoundDdl,

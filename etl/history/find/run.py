@@ -10,12 +10,11 @@ from collections.abc import Callable, Iterator
 
 from sluice.etl.changes.planning import BatchPayload, WindowPayload
 from sluice.etl.changes.rules import Filter, only_tables
+from sluice.etl.history.errors import ConditionError
 from sluice.etl.history.find.condition import RowCondition
-from sluice.etl.history.find.errors import ConditionError
 from sluice.etl.history.find.query import SearchQuery
 from sluice.etl.history.find.results import SearchResults
-from sluice.etl.history.find.scan import WindowSearch, wanted_tables
-from sluice.etl.history.find.worker import FindInWindows
+from sluice.etl.history.find.scan import FindInWindows, WindowSearch, wanted_tables
 from sluice.etl.history.history_log import HistoryLog, LogRange
 from sluice.etl.settings import Settings
 from sluice.etl.spark.job_calls import JobCalls

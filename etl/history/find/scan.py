@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
 
-from sluice.etl.changes.planning import WindowPayload
+from sluice.etl.changes.planning import BatchPayload, WindowPayload
 from sluice.etl.changes.recorded_schema import SchemaTimeline
 from sluice.etl.changes.rules import Filter, is_internal_table, only_tables
 from sluice.etl.changes.write_plans.identity import lookup_key_columns
 from sluice.etl.changes.write_plans.raw_changes import DECODE_BATCH_ROWS
 from sluice.etl.history.find.condition import ChangeRows, RowCondition
+from sluice.etl.history.find.display_value import row_text
 from sluice.etl.history.find.key import KeyCondition
 from sluice.etl.history.find.query import SearchQuery
 from sluice.etl.history.find.results import (
@@ -26,9 +28,9 @@ from sluice.etl.history.find.results import (
     first_results,
     whole_timestamps,
 )
-from sluice.etl.history.find.row_text import row_text
+from sluice.etl.spark.worker_tuning import column_values, text_batch, worker_function
 from sluice.relay import DELETE, INSERT, UPDATE, iter_parts
-from sluice.relay.storage import Storage
+from sluice.relay.storage import Storage, open_storage
 from sluice.tidb.ddl_actions import REMOVES_ROWS, action_name
 from sluice.tidb.ddl_job import DdlJob
 from sluice.tidb.folded import folded
@@ -309,3 +311,29 @@ def _images(
 
 def _by_name(images: pa.RecordBatch | None) -> dict[str, pa.Array] | None:
     return None if images is None else dict(zip(images.schema.names, images.columns, strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class FindInWindows:
+    """Search the log at `url` in Spark's workers.
+
+    Each input row is a batch of windows, and becomes a row with the results as JSON.
+    """
+
+    url: str
+    query: Mapping[str, Any]
+
+    @worker_function
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        query = SearchQuery.from_json(self.query)
+        scan = WindowSearch(open_storage(self.url), query)
+        for text in column_values(batches):
+            yield text_batch(_found(scan, query, text))
+
+
+def _found(scan: WindowSearch, query: SearchQuery, text: str) -> str:
+    windows = BatchPayload.from_text(text).windows
+    found = scan(windows[0])
+    for window in windows[1:]:
+        found.add(scan(window), query)
+    return json.dumps(found.to_json())

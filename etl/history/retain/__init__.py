@@ -1,6 +1,6 @@
 """Decide what may be removed of relay log and archive, and report the restorable range."""
 
-from sluice.etl.history.retain.errors import NotArchivedError, RetainError
+from sluice.etl.history.errors import NotArchivedError, RetainError
 from sluice.etl.history.retain.ranges import TableRange
 from sluice.etl.history.retain.restorable import tables_restorable_at
 from sluice.etl.history.retain.run import RetainSummary, retain

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from sluice.etl.history.retain.errors import NotArchivedError
+from sluice.etl.history.errors import NotArchivedError
 from sluice.etl.history.retain.verify import verify_window
 from sluice.relay import RelayLog
 from sluice.relay.archive import Archive, Pins

@@ -14,10 +14,10 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from sluice.etl.changes.rules import Filter
+from sluice.etl.history.errors import RetainError
 from sluice.etl.history.retain.catalogue_summary import SnapshotSummary
 from sluice.etl.history.retain.checked import VerifiedSnapshots
 from sluice.etl.history.retain.contents import ArchiveContents, read_contents
-from sluice.etl.history.retain.errors import RetainError
 from sluice.etl.history.retain.facts import inventory_of
 from sluice.etl.history.retain.policy import (
     ArchiveInventory,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sluice.etl.history.retain.errors import NotArchivedError
+from sluice.etl.history.errors import NotArchivedError
 from sluice.relay import RelayLog, WindowRecord
 from sluice.relay.archive import Archive
 from sluice.tidb import tso

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sluice.etl.history.snapshots.errors import SnapshotError
+from sluice.etl.history.errors import SnapshotError
 from sluice.etl.lazy_exports import lazy_getattr
 
 if TYPE_CHECKING:

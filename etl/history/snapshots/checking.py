@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sluice.etl.copy.snapshot_files import read_file
-from sluice.etl.history.snapshots.errors import SnapshotError
+from sluice.etl.history.errors import SnapshotError
 from sluice.etl.settings import Settings
 from sluice.relay import RelayError
 from sluice.relay.archive import Archive, ArchiveSnapshot, Pins

@@ -23,8 +23,8 @@ import pyarrow as pa
 from sluice.etl.changes import server_errors
 from sluice.etl.changes.formats.key_ranges import KeyColumn, in_range
 from sluice.etl.downstream import Checkpoint, CheckpointTable, DownstreamError, MySQLSession
+from sluice.etl.history.errors import SnapshotError
 from sluice.etl.history.snapshots.downstream_rows import DownstreamTable, page_key, read_page
-from sluice.etl.history.snapshots.errors import SnapshotError
 from sluice.etl.settings import Downstream
 
 __all__ = ["ConsistentReader", "KeyBounds", "TableChanged"]

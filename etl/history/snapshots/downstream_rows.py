@@ -17,7 +17,7 @@ from sluice.etl.changes.formats.mysql_rows import RowBlock
 from sluice.etl.changes.formats.sql_text import quote_name
 from sluice.etl.copy.block_rows import batch_of, select_statement
 from sluice.etl.downstream import MySQLSession
-from sluice.etl.history.snapshots.errors import SnapshotError
+from sluice.etl.history.errors import SnapshotError
 from sluice.tidb.codec.binary_json import decode_json, encode_json
 from sluice.tidb.schema import WHOLE_COLUMN, Column, Table
 from sluice.tidb.table_name import full_name

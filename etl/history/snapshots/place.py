@@ -15,7 +15,7 @@ from sluice.etl.copy.source import RowSource
 from sluice.etl.copy.tidb_sql import TidbAddress, TidbSql
 from sluice.etl.downstream import CheckpointTable, MySQLSession
 from sluice.etl.downstream.ownership import downstream_name
-from sluice.etl.history.snapshots.errors import SnapshotError
+from sluice.etl.history.errors import SnapshotError
 from sluice.etl.history.snapshots.plan import SnapshotPlan, plan_of_source, schemas_of, table_of
 from sluice.etl.history.snapshots.preflight import (
     abbreviate_problems,

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from sluice.etl.copy.definitions import SourceSchema
 from sluice.etl.copy.errors import CopyError
 from sluice.etl.copy.source import RowSource, SourceChunk
-from sluice.etl.history.snapshots.errors import SnapshotError
+from sluice.etl.history.errors import SnapshotError
 from sluice.relay.archive import SnapshotTable
 from sluice.relay.jobs import JobCounts, TableProgress
 from sluice.relay.json_codec import JsonDocument

@@ -14,7 +14,7 @@ from sluice.etl.changes.recorded_schema import SchemaReplay
 from sluice.etl.copy.definitions import SourceSchema
 from sluice.etl.copy.source import SourceChunk
 from sluice.etl.history.as_of import TimeTravelQuery, tables_as_of
-from sluice.etl.history.snapshots.errors import SnapshotError
+from sluice.etl.history.errors import SnapshotError
 from sluice.etl.history.snapshots.plan import SnapshotPlan, schemas_of, table_of
 from sluice.etl.history.snapshots.request import ARCHIVE
 from sluice.etl.history.snapshots.reuse import unchanged_tables

@@ -14,6 +14,7 @@ from sluice.etl.copy.gc_safepoint import GcSafePoint
 from sluice.etl.copy.sources import source_url
 from sluice.etl.downstream import MySQLSession
 from sluice.etl.downstream.ownership import PipelineIdentity
+from sluice.etl.history.errors import SnapshotError
 from sluice.etl.history.snapshots.chunk_writer import (
     WRITE_TIMEOUT_S,
     MakeFiles,
@@ -21,7 +22,6 @@ from sluice.etl.history.snapshots.chunk_writer import (
     WrittenFiles,
 )
 from sluice.etl.history.snapshots.consistent_reader import ConsistentReader, TableChanged
-from sluice.etl.history.snapshots.errors import SnapshotError
 from sluice.etl.history.snapshots.from_downstream import ReadRange, plan_ranges, write_ranges
 from sluice.etl.history.snapshots.from_source import SourceRowsWriter
 from sluice.etl.history.snapshots.place import PipelineContext

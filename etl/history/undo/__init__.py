@@ -1,7 +1,7 @@
 """Take one past transaction back: the SQL for it, and what prevents it."""
 
+from sluice.etl.history.errors import UndoError
 from sluice.etl.history.undo.check import Conflict, DryRun, dry_run
-from sluice.etl.history.undo.errors import UndoError
 from sluice.etl.history.undo.inverse import InverseChanges, invert_changes
 from sluice.etl.history.undo.script import for_upstream, script
 from sluice.etl.history.undo.statements import TableUndoSql, UndoStatement

@@ -27,8 +27,8 @@ from sluice.etl.changes.write_plans.identity import conflict_keys, lookup_key_co
 from sluice.etl.changes.write_plans.net_effect import unchanged_rows
 from sluice.etl.changes.write_plans.raw_changes import Images
 from sluice.etl.downstream import CheckpointTable, DownstreamError, MySQLSession
+from sluice.etl.history.errors import UndoError
 from sluice.etl.history.find import row_text
-from sluice.etl.history.undo.errors import UndoError
 from sluice.etl.history.undo.inverse import InverseChanges
 from sluice.etl.history.undo.statements import TableUndoSql
 from sluice.etl.history.undo.transaction import PastTransaction

@@ -14,8 +14,8 @@ import pyarrow.compute as pc
 
 from sluice.etl.changes.recorded_schema import RecordedSchema, SchemaTimeline
 from sluice.etl.changes.rules import Filter, is_internal_table, only_tables
+from sluice.etl.history.errors import UndoError, restore_hint
 from sluice.etl.history.history_log import HistoryLog
-from sluice.etl.history.undo.errors import UndoError, restore_hint
 from sluice.relay import PART_SCHEMA, WindowRecord, iter_parts
 from sluice.tidb import tso
 from sluice.tidb.ddl_actions import MOVES_ROWS, Action

@@ -1,6 +1,5 @@
 """Drills: restoring is tried before it is needed."""
 
-from sluice.etl.restore.drill.errors import DrillError, DrillFailedError
 from sluice.etl.restore.drill.job import (
     KIND,
     DrillSummary,
@@ -10,6 +9,7 @@ from sluice.etl.restore.drill.job import (
     is_due,
     run_drill,
 )
+from sluice.etl.restore.errors import DrillError, DrillFailedError
 
 __all__ = [
     "KIND",

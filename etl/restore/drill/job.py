@@ -31,8 +31,8 @@ from sluice.etl.restore import (
     scratch_schema_name,
 )
 from sluice.etl.restore import create_or_resume as ask_for_restore
-from sluice.etl.restore.drill.errors import DrillError, DrillFailedError
 from sluice.etl.restore.drill.pick_tables import INTO, TableChoice, pick_tables
+from sluice.etl.restore.errors import DrillError, DrillFailedError
 from sluice.etl.settings import Settings
 from sluice.relay.jobs import (
     CANCEL,

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from sluice.etl.history.retain import archive_status, tables_restorable_at
-from sluice.etl.restore.drill.errors import DrillError
+from sluice.etl.restore.errors import DrillError
 from sluice.etl.settings import Settings
 from sluice.relay.archive import Archive, ArchiveSnapshot, SnapshotStore
 from sluice.relay.json_codec import JsonDocument

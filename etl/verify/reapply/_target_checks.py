@@ -16,7 +16,7 @@ from sluice.etl.downstream import (
     open_session,
 )
 from sluice.etl.settings import Downstream, Settings
-from sluice.etl.verify.reapply.errors import ReplayRangeError
+from sluice.etl.verify.errors import ReplayRangeError
 from sluice.etl.verify.reapply.window_range import ReplayWindows
 from sluice.tidb import tso
 from sluice.tidb.folded import folded

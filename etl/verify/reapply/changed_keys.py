@@ -15,7 +15,7 @@ from sluice.etl.changes.recorded_schema import RecordedSchema, SchemaReplay
 from sluice.etl.changes.rules import Filter
 from sluice.etl.changes.steps import LatestImagesDetail, from_batches
 from sluice.etl.changes.write_plans.identity import lookup_key_columns
-from sluice.etl.verify.reapply.errors import ReplayRangeError
+from sluice.etl.verify.errors import ReplayRangeError
 from sluice.etl.verify.reapply.latest_rows import LatestRows, merged_with_later
 from sluice.relay import RelayLog, in_portions
 from sluice.tidb import tso

@@ -25,8 +25,8 @@ from sluice.etl.apply import (
 from sluice.etl.downstream.ownership import downstream_name
 from sluice.etl.settings import Settings
 from sluice.etl.spark.session_target import SessionTarget
+from sluice.etl.verify.errors import ReplayRangeError
 from sluice.etl.verify.reapply import window_range
-from sluice.etl.verify.reapply.errors import ReplayRangeError
 from sluice.etl.verify.reapply.plan import make_replay_plan
 from sluice.etl.verify.reapply.request import ReplayRequest
 from sluice.etl.verify.reapply.summary import ReplaySummary, consumer_of

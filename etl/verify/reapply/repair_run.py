@@ -18,8 +18,8 @@ from sluice.etl.copy.backfill import BackfillDownstream, remove_orphans
 from sluice.etl.downstream.ownership import downstream_name
 from sluice.etl.settings import Downstream, Settings
 from sluice.etl.spark.session_target import SessionTarget
+from sluice.etl.verify.errors import ReplayRangeError
 from sluice.etl.verify.reapply.changed_keys import WRITE_PLAN, ChangedKeys
-from sluice.etl.verify.reapply.errors import ReplayRangeError
 from sluice.etl.verify.reapply.request import ReplayRequest
 from sluice.etl.verify.reapply.row_repair import RepairEndpoints, RowRepair
 from sluice.etl.verify.reapply.summary import ReplaySummary, consumer_of

@@ -22,8 +22,8 @@ import pyarrow as pa
 from sluice.errors import SluiceError
 from sluice.etl.copy.backfill import AlignedChunkScheduler, BackfillDownstream
 from sluice.etl.downstream import ChunkResult
+from sluice.etl.verify.errors import ReplayRangeError
 from sluice.etl.verify.reapply.changed_keys import ChangedKeys
-from sluice.etl.verify.reapply.errors import ReplayRangeError
 from sluice.etl.verify.reapply.latest_rows import condition_of, write_loads
 from sluice.etl.verify.reapply.request import ReplayRequest
 from sluice.relay import AlignedChunk, ChunkReady, RelayLog, TableRepair

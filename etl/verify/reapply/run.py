@@ -9,7 +9,7 @@ from sluice.etl.apply import Prepare
 from sluice.etl.copy.backfill import BackfillDownstream, remove_orphans
 from sluice.etl.downstream.ownership import downstream_name
 from sluice.etl.settings import Settings
-from sluice.etl.verify.reapply.errors import ReplayRangeError
+from sluice.etl.verify.errors import ReplayRangeError
 from sluice.etl.verify.reapply.into_sink import ReplayIntoSink
 from sluice.etl.verify.reapply.plan import make_replay_plan
 from sluice.etl.verify.reapply.repair_run import repaired_tables, run_repair

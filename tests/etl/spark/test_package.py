@@ -24,8 +24,8 @@ python = [path for path in sys.path if "site-packages" in path or "lib/python" i
 sys.path[:] = [sys.argv[1], *python]
 from sluice.etl.spark import shipping
 import sluice.etl.history.archive.worker, sluice.etl.history.as_of.worker
-import sluice.etl.history.find.worker
-import sluice.etl.copy.stage_chunks, sluice.etl.landing.extract.worker
+import sluice.etl.history.find.scan
+import sluice.etl.copy.staged_loads, sluice.etl.landing.extract.worker
 import sluice.etl.apply.prepare_windows
 for name, module in sys.modules.items():
     if name.split(".")[0] == "sluice" and getattr(module, "__file__", None):

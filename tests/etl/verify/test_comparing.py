@@ -21,7 +21,7 @@ from sluice.etl.copy.definitions import SourceSchema
 from sluice.etl.copy.tidb_sql import TidbAddress
 from sluice.etl.downstream import MySQLSession
 from sluice.etl.verify import range_compare as comparing
-from sluice.etl.verify import ranges
+from sluice.etl.verify import table_compare
 from sluice.etl.verify.differences import differences_of
 from sluice.etl.verify.tables import only_downstream
 from sluice.tidb.schema import Schema, Table
@@ -92,7 +92,7 @@ LOG = table(13, "log", "v varchar(40)")
 
 @pytest.fixture
 def cut_small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ranges, "RANGE_BYTES", 4096)
+    monkeypatch.setattr(table_compare, "RANGE_BYTES", 4096)
     monkeypatch.setattr(comparing, "ROWS_PER_READ", 10)
     monkeypatch.setattr(comparing, "MAX_HELD_ROWS", 100)
 

@@ -14,7 +14,7 @@ from sluice.etl.changes.rules import Route, Routes
 from sluice.etl.copy.backfill.table_key import range_key
 from sluice.etl.copy.definitions import SourceSchema
 from sluice.etl.copy.tidb_session import TidbAddress
-from sluice.etl.verify import VerifyError, VerifySummary, ranges
+from sluice.etl.verify import VerifyError, VerifySummary, table_compare
 from sluice.etl.verify import range_compare as comparing
 from sluice.etl.verify.live_rows import open_live_rows
 from sluice.etl.verify.repair import create_repair
@@ -70,7 +70,7 @@ def ran(server: MariaDBServer, statements: Sequence[str]) -> None:
 def test_merged_tables_are_compared_as_one_and_what_differs_is_found_whichever_it_is_of(
     mariadb: MariaDBServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ranges, "RANGE_BYTES", 4096)
+    monkeypatch.setattr(table_compare, "RANGE_BYTES", 4096)
     monkeypatch.setattr(comparing, "ROWS_PER_READ", 10)
     with merged(mariadb, tmp_path, ONE, TWO, ALONE) as replica:
         found = replica.compare()

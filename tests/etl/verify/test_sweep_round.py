@@ -8,6 +8,7 @@ import itertools
 from collections.abc import Mapping
 from dataclasses import asdict
 
+from sluice.etl.copy.backfill.throttle import ReadBudget
 from sluice.etl.copy.backfill.upstream_catalog import TableSize
 from sluice.etl.verify.continuous_state import (
     ContinuousState,
@@ -16,7 +17,6 @@ from sluice.etl.verify.continuous_state import (
     ScanState,
 )
 from sluice.etl.verify.full_scan import FullScan, Low, ScanRange
-from sluice.etl.verify.rate_limit import ReadBudget
 from sluice.relay.storage import open_storage
 from sluice.tidb.schema import Table
 from tests.etl.story import table

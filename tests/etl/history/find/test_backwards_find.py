@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from sluice.etl.history.errors import SearchDeadlineError
 from sluice.etl.history.find import (
     ConditionError,
     FoundDdl,
@@ -23,7 +24,6 @@ from sluice.etl.history.find import (
 from sluice.etl.history.find import (
     recent as backwards,
 )
-from sluice.etl.history.find.errors import SearchDeadlineError
 from sluice.etl.history.history_log import HistoryLog
 from sluice.etl.settings import Downstream, Relay, Settings, Upstream
 from sluice.etl.settings.sections import Archive

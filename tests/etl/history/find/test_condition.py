@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sluice.etl.history.errors import ConditionError
 from sluice.etl.history.find.condition import ChangeRows, RowCondition
-from sluice.etl.history.find.errors import ConditionError
 from sluice.tidb.rows import arrow_schema
 from sluice.tidb.schema import Table
 from tests.etl.story import table

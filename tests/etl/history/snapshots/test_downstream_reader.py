@@ -15,10 +15,10 @@ import pytest
 from sluice.etl.changes.rules import Filter, NameRule, Route, Routes
 from sluice.etl.copy.definitions import SourceSchema
 from sluice.etl.downstream import Checkpoint, CheckpointTable, InFlight, MySQLSession, PendingDdl
+from sluice.etl.history.errors import SnapshotError
 from sluice.etl.history.snapshots import consistent_reader as downstream_reader
 from sluice.etl.history.snapshots.consistent_reader import ConsistentReader, TableChanged
 from sluice.etl.history.snapshots.downstream_rows import DownstreamTable
-from sluice.etl.history.snapshots.errors import SnapshotError
 from sluice.etl.history.snapshots.preflight import downstream_problems, downstream_tables
 from sluice.etl.settings import Relay, Settings, Upstream
 from sluice.relay import AlignedChunks, Override, RelayLog, TableRepair

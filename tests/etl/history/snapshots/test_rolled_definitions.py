@@ -12,8 +12,8 @@ import pytest
 from sluice.etl.copy.source import SourceChunk
 from sluice.etl.history.archive.archiver import Archiver
 from sluice.etl.history.as_of import run_locally, tables_as_of
+from sluice.etl.history.errors import SnapshotError
 from sluice.etl.history.snapshots.chunk_writer import chunk_order, parse_written
-from sluice.etl.history.snapshots.errors import SnapshotError
 from sluice.etl.history.snapshots.reuse import changed_tables, ddl_tables, ids_of
 from sluice.etl.history.snapshots.roll_forward import (
     definitions_after,

@@ -16,8 +16,8 @@ from sluice.etl.copy import BootstrapRequest, CopyError, plan_bootstrap
 from sluice.etl.copy.bootstrap import BootstrapPlanner
 from sluice.etl.copy.snapshot_source import SnapshotSource
 from sluice.etl.copy.worker import make_loads
+from sluice.etl.history.errors import SnapshotError
 from sluice.etl.history.snapshots import from_source
-from sluice.etl.history.snapshots.errors import SnapshotError
 from sluice.etl.history.snapshots.request import SnapshotRequest
 from sluice.etl.history.snapshots.run import (
     cancel_snapshot,

@@ -14,8 +14,8 @@ import pytest
 from click.testing import Result
 
 from sluice.etl.downstream.ownership import OtherWriterError
+from sluice.etl.history.errors import SnapshotError
 from sluice.etl.history.snapshots import run
-from sluice.etl.history.snapshots.errors import SnapshotError
 from sluice.etl.history.snapshots.from_downstream import write_ranges
 from sluice.etl.history.snapshots.request import ARCHIVE, AUTO, DOWNSTREAM, TIDB, SnapshotRequest
 from sluice.etl.history.snapshots.reuse import changed_tables, landed_windows
