@@ -37,8 +37,7 @@ from sluice.devstack import Stack
 from sluice.devstack.control import AirflowClient, ClusterControl, Unreachable
 from sluice.devstack.launch import LOOPBACK, PUMP_NAMES, StackPaths, connect
 from sluice.devstack.launch.pump import GC_VARIABLE
-from sluice.devstack.observer import Observer
-from sluice.devstack.progress_view import ProgressView
+from sluice.devstack.progress_view import Observer, ProgressView
 from sluice.devstack.repository import default_home
 from sluice.devstack.run import fresh_stack, wait_pipeline
 from sluice.devstack.state import StackError

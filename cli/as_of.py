@@ -126,7 +126,7 @@ def _write(
     folder: Path | None,
 ) -> None:
     from sluice.etl.history.as_of.output import file_output, screen_output
-    from sluice.etl.spark.rlimits import raise_nofile_limit
+    from sluice.etl.spark.worker_tuning import raise_nofile_limit
 
     raise_nofile_limit()
     counts = dict.fromkeys(schemas, 0)

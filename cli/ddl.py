@@ -58,7 +58,7 @@ def replace(
 ) -> None:
     """Execute other statements instead of this DDL, each exactly once, in the DDL's schema."""
     from sluice.etl import operate
-    from sluice.etl.changes.formats.operator_sql import split_statements
+    from sluice.etl.changes.formats.sql_scripts import split_statements
 
     if not statements and file is None:
         raise click.UsageError("give --sql or --file (--sql '' for nothing at all)")

@@ -46,7 +46,7 @@ def command(*, wanted: bool) -> int:
 
 def _show_versions() -> None:
     """Which packages have another version than the one this release was tested with."""
-    from sluice.devstack.versions import untested
+    from sluice.devstack.repository import untested
 
     different = untested()
     if different:

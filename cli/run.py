@@ -8,7 +8,7 @@ import click
 
 from sluice.cli._progress import ReplayProgress
 from sluice.cli._stack import recording_option, signals_as_interrupt, stack_of
-from sluice.devstack.observer import Observer, QualityReport
+from sluice.devstack.progress_view import Observer, QualityReport
 from sluice.devstack.recording import Recording
 from sluice.devstack.repository import recording_folder
 from sluice.devstack.run import run

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from sluice.devstack.bootstrap_demo import with_retries
 from sluice.devstack.control import ClusterControl
 from sluice.devstack.launch import StackPaths, connect
-from sluice.devstack.observer import Observer
+from sluice.devstack.progress_view import Observer
 from sluice.devstack.state import StackError
 from sluice.etl import load_settings
 from sluice.etl.history.find import SearchQuery, SearchResults, search

@@ -16,7 +16,7 @@ import pymysql
 
 from sluice.devstack.control import ClusterControl
 from sluice.devstack.launch import LOOPBACK, StackPaths
-from sluice.devstack.observer import Observer
+from sluice.devstack.progress_view import Observer
 from sluice.devstack.replay import is_sent
 from sluice.devstack.state import StackError
 from sluice.errors import SluiceError

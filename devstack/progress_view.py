@@ -10,17 +10,22 @@ import json
 import threading
 import time
 from bisect import bisect_left, bisect_right
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pymysql
 
 from sluice.devstack.control import ClusterControl
 from sluice.devstack.launch import StackPaths, connect
+from sluice.devstack.recording import SnapshotLabel
 from sluice.devstack.state import StackError
 from sluice.etl.changes import server_errors
 from sluice.relay import RelayLog
+
+if TYPE_CHECKING:
+    from sluice.etl.copy import CopyProgressCounts as CopyProgress
 
 _CHECKPOINT_QUERY = "SELECT checkPoint FROM tidb_binlog.checkpoint"
 _NOT_THERE = {server_errors.UNKNOWN_DATABASE, server_errors.NO_SUCH_TABLE}
@@ -207,3 +212,33 @@ class CheckpointTrace(threading.Thread):
             if place < len(moves):
                 lags.append(((commit_ts, wall_ms), max(0, int(moves[place][1] - wall_ms))))
         return lags
+
+
+@dataclass(frozen=True, slots=True)
+class QualityReport:
+    """A quality report.
+
+    `text` has its figures and place, `failures` each expectation that fails the run.
+    """
+
+    text: str
+    failures: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Observer:
+    """`report` gets lines of text.
+
+    `show` gets, several times a second, the snapshot that comes next, how many transactions came
+    with the copy, and how far replication is; `show_copy` how far a copy is, and what it is of:
+    "copy", "restore".
+    """
+
+    report: Callable[[str], None]
+    show: Callable[[SnapshotLabel, int, ReplicationProgress], None]
+    show_copy: Callable[[CopyProgress, str], None]
+    quality: Callable[[Path], QualityReport] | None = None
+    """Proposes expectations of what is downstream and checks whether they are met.
+
+    Takes the pipeline's settings file.
+    """

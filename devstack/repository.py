@@ -7,6 +7,7 @@ tested with, and of the recordings the one that is played by default.
 from __future__ import annotations
 
 import os
+from importlib import metadata
 from pathlib import Path
 
 import sluice
@@ -72,3 +73,29 @@ def recording_folder(where: str) -> Path:
             " command has that option"
         )
     return folder
+
+
+def untested() -> dict[str, tuple[str, str]]:
+    """Name → (installed version, tested one) where they differ.
+
+    Empty in a clone, which has those of uv.lock.
+    """
+    if not CONSTRAINTS.exists():
+        return {}
+    lines = (
+        line.partition(" ;")[0] for line in CONSTRAINTS.read_text(encoding="utf-8").splitlines()
+    )
+    tested: dict[str, set[str]] = {}
+    for line in lines:
+        name, equals, version = line.strip().partition("==")
+        if equals:
+            tested.setdefault(name, set()).add(version)
+    found = {}
+    for name, versions in tested.items():
+        try:
+            there = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+        if there not in versions:
+            found[name] = (there, " or ".join(sorted(versions)))
+    return found

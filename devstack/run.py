@@ -21,9 +21,13 @@ from sluice.devstack.compare import compare
 from sluice.devstack.control import AirflowClient, ClusterControl
 from sluice.devstack.damage import Damage, damage
 from sluice.devstack.launch import PUMP_NAMES, connect, reset_runs
-from sluice.devstack.observer import Observer
 from sluice.devstack.processes import is_alive
-from sluice.devstack.progress_view import CheckpointTrace, ProgressView, ReplicationProgress
+from sluice.devstack.progress_view import (
+    CheckpointTrace,
+    Observer,
+    ProgressView,
+    ReplicationProgress,
+)
 from sluice.devstack.recording import Recording, SnapshotLabel
 from sluice.devstack.run_summary import RunSummary, Span
 from sluice.devstack.stack import Report, Stack

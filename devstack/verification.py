@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from sluice.devstack.bootstrap_demo import with_retries
 from sluice.devstack.damage import CorruptedValue, corrupt_one_value
 from sluice.devstack.launch import StackPaths, connect
-from sluice.devstack.observer import Observer
+from sluice.devstack.progress_view import Observer
 from sluice.etl import load_settings
 from sluice.etl.copy.backfill import BackfillSummary, run_backfill
 from sluice.etl.verify import VerifyRequest, VerifySummary, create_verify, run_verify

@@ -45,7 +45,12 @@ from sluice.pump_service.config import Config, split_addr
 from sluice.pump_service.grpc_fastpath import FastPathLimits, FastPathServer
 from sluice.pump_service.http import Http1Connection, HttpApi, debug
 from sluice.pump_service.ingest import AdmissionRules, BinlogIngest
-from sluice.pump_service.listener import Listener, client_tls, descriptors, server_context
+from sluice.pump_service.listener import (
+    Listener,
+    client_tls,
+    max_connection_descriptors,
+    server_context,
+)
 from sluice.pump_service.maintenance import MaintenanceTasks
 from sluice.pump_service.metrics import PumpMetrics
 from sluice.pump_service.store import Store, failpoints
@@ -341,7 +346,7 @@ class PumpServer:
         self._router = RpcRouter(self._pulls, windows)
         limits = replace(FastPathLimits(), message=config.max_message_size)
         self._lanes = FastPathServer(
-            self._loop, ingest, limits, self._router, descriptors.max_connection_descriptors()
+            self._loop, ingest, limits, self._router, max_connection_descriptors()
         )
         self._front.use(self._lanes)
         self._maintenance_task = self._loop.create_task(self._lanes.run_maintenance())

@@ -34,3 +34,13 @@ class ClaimLostError(RelayError):
     """Another process has taken the role over; this one must stop without writing anything more."""
 
     hint = "end one of the two processes"
+
+
+class ArchiveConflictError(RelayError):
+    """Another process has changed the archive meanwhile.
+
+    The change is made already, or has to be started over.
+    """
+
+    transient = True
+    hint = "end the other process that writes into the same archive"

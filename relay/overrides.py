@@ -241,3 +241,29 @@ def _begun_path(key: OverrideKey) -> str:
 
 def _used_path(key: OverrideKey) -> str:
     return f"{_stem(key)}.used.json"
+
+
+def sync_overrides(relay: Overrides, archive: Overrides) -> int:
+    """Make the archive's overrides equal to the relay log's, and return how many have changed.
+
+    So a restore excludes and replaces what replication did. Every pass copies them: an operator may
+    add an override when its window has been archived, and remove it before a checkpoint has passed
+    it. An override that a checkpoint has passed stays, whatever becomes of it in the relay log. The
+    copy may be repeated, and broken off anywhere. Raises RelayCorruptError, OSError.
+    """
+    used_there, used = archive.used_ms(), relay.used_ms()
+    there = {override.named: override for override in archive.list()}
+    decided = {override.named: override for override in relay.list()}
+    changed = 0
+    for name, override in there.items():
+        if name not in used_there and override != decided.get(name):
+            archive.remove(*override.key)
+            changed += 1
+    for name, override in decided.items():
+        if name not in used_there and there.get(name) != override:
+            with contextlib.suppress(OverrideExistsError):  # another process carries them over, too
+                archive.add(override)
+                changed += 1
+    newly_used = sorted(decided.keys() & used.keys() - used_there.keys())
+    archive.mark_used([decided[name] for name in newly_used])
+    return changed

@@ -2,7 +2,7 @@
 
 A DDL job carries the whole TableInfo it leaves behind, so no statement is ever parsed to learn a
 schema. One exception: TiDB drops the arguments of finished jobs. Of a RENAME TABLE with several
-tables only the text then shows which schema each went to (`sluice.tidb.rename_statement`).
+tables only the text then shows which schema each went to (`sluice.tidb.ddl_job`).
 """
 
 from collections.abc import Iterable, Mapping
@@ -11,12 +11,11 @@ from typing import Any
 
 from sluice.tidb import tso
 from sluice.tidb.ddl_actions import IGNORED_ACTIONS, MOVES_ROWS, WRITES_TWICE, Action
-from sluice.tidb.ddl_job import DdlEffect
+from sluice.tidb.ddl_job import DdlEffect, parse_renames
 from sluice.tidb.folded import folded
 from sluice.tidb.id_maps import LiveTables, to_json
 from sluice.tidb.job import DdlHistoryJob, HistoryError
 from sluice.tidb.old_collations import binary_schema, binary_table
-from sluice.tidb.rename_statement import parse_renames
 from sluice.tidb.schema import MAX_USER_TABLE_ID, Schema, Table
 
 SYSTEM_SCHEMAS = frozenset(

@@ -1,10 +1,14 @@
-"""Time zones as TiDB's sessions and our settings name them."""
+"""Find time zones by their names, and the session in which TiDB converted a column's values."""
 
 from __future__ import annotations
 
 import datetime
 import re
 import zoneinfo
+
+from sluice.tidb import tso
+from sluice.tidb.conversion import ConversionSession
+from sluice.tidb.ddl_job import DdlJob
 
 _OFFSET = re.compile(r"([+-])(\d\d):(\d\d)", re.ASCII)
 
@@ -27,3 +31,27 @@ def find_zone(name: str) -> datetime.tzinfo:
     raise ValueError(
         f"{name!r} is no time zone; give a name as in Asia/Shanghai or an offset as in +08:00"
     )
+
+
+_UTC = {"UTC", "ETC/UTC", "+00:00"}
+
+
+def session_of(ddl: DdlJob) -> ConversionSession:
+    """Return the upstream session of a DDL job, as far as TiDB recorded it."""
+    began = ddl.converted_from_ts
+    return ConversionSession(
+        ddl.sql_mode,
+        _zone(ddl.time_zone),
+        ddl.time_zone,
+        tso.to_datetime(began) if began else None,
+        tso.to_datetime(ddl.commit_ts) if began else None,
+    )
+
+
+def _zone(name: str) -> datetime.tzinfo | None:
+    if name.upper() in _UTC:
+        return datetime.UTC
+    try:
+        return find_zone(name)
+    except ValueError:
+        return None

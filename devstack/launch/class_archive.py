@@ -29,8 +29,7 @@ from sluice.devstack.launch.spark import CLASS_ARCHIVE, spark
 from sluice.devstack.state import StackError, choose_ports
 from sluice.etl.settings import Spark
 from sluice.etl.spark import session as spark_session
-from sluice.etl.spark.frame import TaskFrame
-from sluice.etl.spark.job import stream
+from sluice.etl.spark.job import TaskFrame, stream
 
 _TIMEOUT_S = 300.0
 _NUMBERS = pa.schema([("number", pa.int64())])

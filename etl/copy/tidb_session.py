@@ -18,8 +18,7 @@ from sluice.etl.changes.formats.mysql_rows import RowBlock
 from sluice.etl.changes.formats.sql_text import fill_placeholders, quote_table
 from sluice.etl.copy.block_rows import batch_of, select_statement
 from sluice.etl.copy.errors import CopyError
-from sluice.etl.settings.sql_login import LoginConnection
-from sluice.etl.settings.sql_tls import sql_tls
+from sluice.etl.settings.sql_login import LoginConnection, sql_tls
 from sluice.relay.json_codec import JsonDocument
 from sluice.tidb.schema import Table
 

@@ -13,18 +13,19 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from functools import partial
 
+from sluice.etl.changes.recorded_schema import RecordedSchema
 from sluice.etl.landing._cluster import UpstreamCluster
+from sluice.etl.landing._control import RunLimits
 from sluice.etl.landing._job import JobResult, LandingJob
-from sluice.etl.landing._report import ms_since
-from sluice.etl.landing._run_limits import RunLimits
+from sluice.etl.landing._report import LandedWindow, ms_since
 from sluice.etl.landing.extract import STATS_SCHEMA, TASK_SCHEMA, LandRanges
 from sluice.etl.landing.planner import WindowPlan, WindowPlanner
 from sluice.etl.landing.upstream_schema import PendingVersion
 from sluice.etl.settings import Window
 from sluice.etl.spark.resilient_function import ResilientFunction
 from sluice.etl.spark.session_target import SessionTarget
-from sluice.relay import RelayLog
-from sluice.tidb import read_schema_version
+from sluice.relay import RelayLog, WindowRecord
+from sluice.tidb import read_schema_version, tso
 
 _JOB_TIMEOUT_S = 300.0
 _CONNECT_TIMEOUT_S = 10.0
@@ -235,3 +236,37 @@ class LandingJobs:
                 self._relay,
             )
         return self._planner
+
+
+def record_of(
+    landed: FinishedPlan, schema: RecordedSchema, cluster_id: int, token: str
+) -> WindowRecord:
+    """Return the record to commit; `token` is the claim's."""
+    plan, result = landed.plan, landed.result
+    window = WindowRecord(
+        lo=plan.lo,
+        hi=plan.hi,
+        cluster_id=cluster_id,
+        token=token,
+        landed_ms=time.time_ns() // 1_000_000,
+        transactions=result.transactions,
+        changes=sum(part.rows for part in result.parts),
+        schema_version=schema.schema_version,
+        parts=result.parts,
+        timings_ms={name: round(ms, 2) for name, ms in landed.stages_ms.items()},
+        skipped=result.left_out,
+        is_captured=result.is_captured,
+    )
+    return schema.write_to(window)
+
+
+def report_of(landed: FinishedPlan, record: WindowRecord) -> LandedWindow:
+    """Return the figures of a committed window."""
+    plan, stages = landed.plan, landed.stages_ms
+    lag_ms = tso.ms_between(plan.hi, plan.fresh_ts) + sum(
+        stages[name] for name in ("job", "resolve", "commit")
+    )
+    return LandedWindow(
+        plan.lo, plan.hi, record.transactions, record.changes, len(record.ddls),
+        sum(part.bytes for part in record.parts), stages, lag_ms,
+    )  # fmt: skip

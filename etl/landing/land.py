@@ -25,15 +25,18 @@ from sluice.etl.downstream.ownership import (
 )
 from sluice.etl.downstream.sinks import read_checkpoint
 from sluice.etl.landing._cluster import UpstreamCluster
-from sluice.etl.landing._control import CHECK_INTERVAL_S, LandingControl
-from sluice.etl.landing._counting import LandingCounters
+from sluice.etl.landing._control import CHECK_INTERVAL_S, LandingControl, RunLimits, Stop
 from sluice.etl.landing._ddl_jobs import LandingStopped
-from sluice.etl.landing._job_queue import FinishedPlan, LandingJobs
+from sluice.etl.landing._job_queue import FinishedPlan, LandingJobs, record_of, report_of
 from sluice.etl.landing._kept_versions import LandingSafePoint
 from sluice.etl.landing._misplaced_rows import MisplacedRowError, check_row_partitions
-from sluice.etl.landing._record import record_of, report_of
-from sluice.etl.landing._report import LandedWindow, LandingProgressLog, LandSummary, ms_since
-from sluice.etl.landing._run_limits import RunLimits, Stop
+from sluice.etl.landing._report import (
+    LandedWindow,
+    LandingCounters,
+    LandingProgressLog,
+    LandSummary,
+    ms_since,
+)
 from sluice.etl.landing._second_writes import DuplicateWrites
 from sluice.etl.landing._tables_without_ddl import UnknownTableError
 from sluice.etl.landing._window_rows import WindowRows

@@ -19,8 +19,7 @@ from sluice.tidb.compact_job_list import CompactJobList
 from sluice.tidb.ddl_actions import WRITES_TWICE
 from sluice.tidb.history import SchemaHistory
 from sluice.tidb.job import DdlHistoryJob
-from sluice.tidb.tikv.meta import read_raw_ddl_jobs
-from sluice.tidb.tikv.running_jobs import read_running_jobs
+from sluice.tidb.tikv.meta import read_raw_ddl_jobs, read_running_jobs
 
 if TYPE_CHECKING:
     from sluice.tidb import TiKVClient

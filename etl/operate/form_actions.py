@@ -6,7 +6,7 @@ import json
 import logging
 from dataclasses import dataclass
 
-from sluice.etl.changes.formats.operator_sql import split_statements
+from sluice.etl.changes.formats.sql_scripts import split_statements
 from sluice.etl.operate.commands import (
     BOTH,
     OperateError,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from sluice.etl.changes.formats.snapshot_columns import columns_lacking_in_snapshot
+from sluice.etl.changes.formats.table_fallbacks import columns_lacking_in_snapshot
 from sluice.etl.copy.definitions import SourceSchema
 from sluice.etl.copy.plan import CopyPlan, make_copy_plan
 from sluice.etl.downstream import is_same_server, open_session

@@ -17,7 +17,7 @@ from sluice.etl.settings.pipeline_names import dag_id
 from sluice.etl.settings.secrets import from_connection, from_environment, from_file
 from sluice.etl.settings.sinks import File, Kafka
 from sluice.etl.settings.spark import Spark
-from sluice.etl.settings.sql_tls import sql_tls
+from sluice.etl.settings.sql_login import sql_tls
 
 if TYPE_CHECKING:
     from sluice.relay import RelayLog

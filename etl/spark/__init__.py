@@ -3,4 +3,12 @@
 Callers import its modules directly.
 """
 
-__all__ = ["errors", "frame", "function", "job", "judge", "session", "standing", "worker"]
+__all__ = [
+    "errors",
+    "job",
+    "persistent_worker",
+    "remote_function",
+    "resilient_function",
+    "session",
+    "worker_pool",
+]

@@ -15,8 +15,7 @@ import pyarrow as pa
 from sluice.etl.spark import session as spark_session
 from sluice.etl.spark.error_translation import ErrorTranslator
 from sluice.etl.spark.errors import SparkError, WorkerError
-from sluice.etl.spark.frame import TaskFrame
-from sluice.etl.spark.job import stream
+from sluice.etl.spark.job import TaskFrame, stream
 from sluice.etl.spark.session_target import SessionTarget
 from sluice.etl.spark.worker_tuning import TEXTS
 

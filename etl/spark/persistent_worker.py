@@ -28,7 +28,7 @@ from sluice.etl.settings import Spark
 from sluice.etl.spark import session as spark_session
 from sluice.etl.spark._line import ALIVE, BATCH, CALL, END, FAILED, WorkerConnection
 from sluice.etl.spark.errors import SlowWorkerError, SparkError, parse_worker_error
-from sluice.etl.spark.frame import TaskFrame
+from sluice.etl.spark.job import TaskFrame
 from sluice.etl.spark.persistent_worker_task import IDLE_TIMEOUT_S, ServeCalls
 from sluice.etl.spark.worker_tuning import TEXTS
 

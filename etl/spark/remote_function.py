@@ -16,8 +16,7 @@ from sluice.etl.settings import Spark
 from sluice.etl.spark import session as spark_session
 from sluice.etl.spark.error_translation import ErrorTranslator
 from sluice.etl.spark.errors import SlowWorkerError
-from sluice.etl.spark.frame import TaskFrame
-from sluice.etl.spark.job import stream
+from sluice.etl.spark.job import TaskFrame, stream
 from sluice.etl.spark.persistent_worker import PersistentWorker
 from sluice.etl.spark.worker_pool import NoWorkerAvailable, WorkerPool
 

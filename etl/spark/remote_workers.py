@@ -5,15 +5,15 @@ from __future__ import annotations
 import contextlib
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from sluice.etl.settings import SettingsError, Spark
 from sluice.etl.spark.shipping import build_zip, fingerprint
-from sluice.etl.spark.store_credentials import with_credentials
 from sluice.etl.spark.version_check import VersionChecked
+from sluice.relay.storage.credentials import StoreCredentials, known_credentials, register_provider
 from sluice.relay.url import local_folder
 
 _ENVIRONMENT = "environment"
@@ -117,3 +117,38 @@ def _environment(path: str) -> Path:
 def _stamp(path: str) -> str:
     found = _environment(path).stat()
     return f"{found.st_size}-{found.st_mtime_ns}"
+
+
+@dataclass(frozen=True, slots=True)
+class _WithCredentials:
+    """A function that opens stores, and what it needs for that."""
+
+    function: Callable[[Iterator[Any]], Iterator[Any]]
+    credentials: dict[str, StoreCredentials]
+
+    def __call__(self, batches: Iterator[Any]) -> Iterator[Any]:
+        for url, found in self.credentials.items():
+            register_provider(url, _StaticCredentials(found))
+        yield from self.function(batches)
+
+
+@dataclass(frozen=True, slots=True)
+class _StaticCredentials:
+    credentials: StoreCredentials
+
+    def __call__(self) -> StoreCredentials:
+        return self.credentials
+
+
+def with_credentials(
+    function: Callable[[Iterator[Any]], Iterator[Any]],
+) -> Callable[[Iterator[Any]], Iterator[Any]]:
+    """Wrap a function of record batches for Spark's workers with this process's credentials.
+
+    They are those that workers can't have by themselves. So they are on the Spark Connect channel,
+    with what TLS that has, and in the workers' memory. No setting of Spark's, no plan, no page and
+    no event log shows them. Without any, the function stays as it is. Raises what the credentials'
+    provider raises.
+    """
+    found = known_credentials()
+    return _WithCredentials(function, found) if found else function

@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import functools
 import gc
+import resource
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
@@ -78,3 +79,13 @@ def tune_malloc() -> None:
             library = ctypes.CDLL(None)
             library.mallopt(_M_MMAP_THRESHOLD, _MMAP_THRESHOLD_BYTES)
             library.mallopt(_M_TRIM_THRESHOLD, _TRIM_THRESHOLD_BYTES)
+
+
+def raise_nofile_limit() -> None:
+    """Raise the limit on open files to the hard limit.
+
+    Shells often allow 1,024, and there is a file a table where many tables are written at a time.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

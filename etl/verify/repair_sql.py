@@ -16,9 +16,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sluice.etl.changes.formats.comments import printable_ascii
 from sluice.etl.changes.formats.deletes import delete_head
-from sluice.etl.changes.formats.inserts import grouped_rows, inserts
+from sluice.etl.changes.formats.sql_scripts import grouped_rows, inserts, printable_ascii
 from sluice.etl.changes.formats.sql_text import (
     BYTEWISE_KINDS,
     invalid_utf8_mask,

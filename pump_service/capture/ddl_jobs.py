@@ -18,7 +18,7 @@ from sluice.pump_service.capture.schema_tracker import MetaChange
 from sluice.tidb.ddl_actions import Action, action_name
 from sluice.tidb.job import DdlHistoryJob
 from sluice.tidb.schema import parse_object
-from sluice.tidb.tikv.running_jobs import job_of_row
+from sluice.tidb.tikv.meta import job_of_row
 
 DDL_JOB_TABLE_ID = 0xFFFF_FFFF_FFFF - 1
 """The id of `mysql.tidb_ddl_job`."""

@@ -1,7 +1,10 @@
 """Listen on the pump's one address: accept, limit, and route connections by protocol."""
 
-from sluice.pump_service.listener.descriptors import max_connection_descriptors, raise_nofile_limit
-from sluice.pump_service.listener.port import Listener
+from sluice.pump_service.listener.port import (
+    Listener,
+    max_connection_descriptors,
+    raise_nofile_limit,
+)
 from sluice.pump_service.listener.tls import client_tls, server_context
 
 __all__ = [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
+import resource
 import socket
 from collections import deque
 from collections.abc import Callable
@@ -294,3 +295,33 @@ class _ProtocolSniffer(asyncio.Protocol):
         self._transport.set_protocol(protocol)
         protocol.connection_made(self._transport)
         protocol.data_received(self._data)
+
+
+_TARGET_NOFILE = 65_536
+_RESERVED_DESCRIPTORS = 1024  # for store, LevelDB, own connections; half of a smaller limit
+
+
+def raise_nofile_limit() -> int:
+    """Raise the soft limit of open files up to the hard one, at most 65,536; return the result."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _TARGET_NOFILE if hard == resource.RLIM_INFINITY else min(_TARGET_NOFILE, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        except (OSError, ValueError) as error:
+            _log.warning("can't raise the limit of open files, it stays at %d: %s", soft, error)
+    return nofile_limit()
+
+
+def nofile_limit() -> int:
+    """Return the soft limit of open files."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return _TARGET_NOFILE if soft == resource.RLIM_INFINITY else soft
+
+
+def max_connection_descriptors() -> int:
+    """Return how many descriptors all connections may take together.
+
+    A connection that took the last one would keep the value log from beginning its next segment.
+    """
+    return max(nofile_limit() - _RESERVED_DESCRIPTORS, nofile_limit() // 2)

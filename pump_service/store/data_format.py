@@ -8,10 +8,11 @@ the format is 1. Format 2 has what a pump captures from TiKV: index.py has its k
 
 from __future__ import annotations
 
+import fcntl
 import os
 from pathlib import Path
 
-from sluice.pump_service.store.errors import MixedDataError, NewerDataError
+from sluice.pump_service.store.errors import MixedDataError, NewerDataError, StoreLockedError
 
 FORMAT = 2
 """The newest format that this version reads."""
@@ -66,3 +67,21 @@ def open_format(data_dir: Path, *, is_captured: bool) -> bool:
     finally:
         os.close(folder)
     return True
+
+
+def lock_directory(data_dir: Path) -> int:
+    """Return a descriptor that locks the directory until it is closed.
+
+    Raises StoreLockedError if another process holds it.
+    """
+    path = data_dir / ".lock"
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(fd)
+        raise StoreLockedError(
+            f"{path} is locked: another pump is running on {data_dir}; stop it, or give this one"
+            " another data-dir"
+        ) from error
+    return fd

@@ -13,8 +13,7 @@ import pyarrow as pa
 from sluice.pump_service.store import pull
 from sluice.pump_service.store.binlog_head import encode_outcome, stored_head
 from sluice.pump_service.store.collector import GarbageCollector
-from sluice.pump_service.store.data_format import open_format, refuse_newer
-from sluice.pump_service.store.directory_lock import lock_directory
+from sluice.pump_service.store.data_format import lock_directory, open_format, refuse_newer
 from sluice.pump_service.store.errors import (
     CapturedStoreError,
     CorruptRecordError,

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from sluice.pump_service import kernel
+from sluice.pump_service.histogram import Histogram, SizeHistogram, doubling_bounds
 from sluice.pump_service.store import failpoints
 from sluice.pump_service.store.errors import CorruptRecordError
 from sluice.pump_service.store.scan import ScanBatch, scan_segment
@@ -26,7 +27,29 @@ from sluice.pump_service.store.segment import (
     Segment,
     crc32c,
 )
-from sluice.pump_service.store.write_metrics import WriteMetrics
+
+_SECONDS_BOUNDS = doubling_bounds(0.00005, 20)
+_BYTES_BOUNDS = doubling_bounds(16, 25)
+
+
+class WriteMetrics:
+    """Measure writes in seconds and bytes of payload.
+
+    `single` is one record from its submission to its answer, `batch` a group of them; `to_disk`,
+    `fsync` and `rotate` are the steps of that; `catch_up` is one pass of the indexer over the
+    value log.
+    """
+
+    def __init__(self) -> None:
+        self.single = Histogram(_SECONDS_BOUNDS)
+        self.batch = Histogram(_SECONDS_BOUNDS)
+        self.to_disk = Histogram(_SECONDS_BOUNDS)
+        self.fsync = Histogram(_SECONDS_BOUNDS)
+        self.rotate = Histogram(_SECONDS_BOUNDS)
+        self.single_size = SizeHistogram(_BYTES_BOUNDS)
+        self.batch_size = Histogram(_BYTES_BOUNDS)
+        self.catch_up = Histogram(doubling_bounds(0.001, 22))
+
 
 log = logging.getLogger(__name__)
 

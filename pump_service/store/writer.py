@@ -31,8 +31,7 @@ from sluice.pump_service.store.indexer import Indexer
 from sluice.pump_service.store.records import Record
 from sluice.pump_service.store.segment import DiskFullError
 from sluice.pump_service.store.sorter import SorterBatch
-from sluice.pump_service.store.value_log import ValueLog
-from sluice.pump_service.store.write_metrics import WriteMetrics
+from sluice.pump_service.store.value_log import ValueLog, WriteMetrics
 
 log = logging.getLogger(__name__)
 

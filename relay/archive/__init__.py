@@ -11,7 +11,7 @@
     <archive>/snapshots/…
         snapshots, all tables as of one TSO: `sluice.relay.archive.snapshots`
     <archive>/overrides/<commit_ts>.json
-        operators' overrides of transactions and DDL inside: `sluice.relay.archive.overrides`
+        operators' overrides of transactions and DDL inside: `sluice.relay.overrides`
     <archive>/pipelines/<name>/overrides/…
         overrides of other pipelines, if there are several: `sluice.relay.pipeline_folders`
 
@@ -22,10 +22,8 @@ one before it ends.
 from sluice.relay.archive.archive import Archive
 from sluice.relay.archive.archive_log import ArchiveLog
 from sluice.relay.archive.collecting import active_pins, remove_unreferenced
-from sluice.relay.archive.errors import ArchiveConflictError
 from sluice.relay.archive.index import SegmentIndexCache
 from sluice.relay.archive.log_writer import WrittenLog, write_log
-from sluice.relay.archive.overrides import sync_overrides
 from sluice.relay.archive.pins import DEAD_AFTER_MS, Pin, Pins, RemovalMark, RemovedError
 from sluice.relay.archive.segment import ArchiveFile, ArchiveSegment, LakeFile, day_of
 from sluice.relay.archive.snapshots import (
@@ -36,6 +34,8 @@ from sluice.relay.archive.snapshots import (
     SnapshotTable,
     snapshot_id,
 )
+from sluice.relay.errors import ArchiveConflictError
+from sluice.relay.overrides import sync_overrides
 
 __all__ = [
     "DEAD_AFTER_MS",

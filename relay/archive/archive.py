@@ -9,10 +9,9 @@ from collections.abc import Iterable, Sequence
 from sluice.relay.archive.archive_log import ArchiveLog
 from sluice.relay.archive.catalogue import CatalogueDay, ReplacedFile, path_of
 from sluice.relay.archive.chain import Chain
-from sluice.relay.archive.errors import ArchiveConflictError
 from sluice.relay.archive.segment import ArchiveSegment
 from sluice.relay.archive.snapshots import SnapshotStore
-from sluice.relay.errors import RelayError
+from sluice.relay.errors import ArchiveConflictError, RelayError
 from sluice.relay.format_version import refuse_newer
 from sluice.relay.storage import open_storage
 from sluice.tidb import tso

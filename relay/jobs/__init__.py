@@ -7,7 +7,7 @@ What a kind of job does is elsewhere (`sluice.etl.copy`). This package knows whi
 job, its progress and its state.
 """
 
-from sluice.relay.jobs.background import run_every, stop_on_orders
+from sluice.relay.jobs.background import log_progress, run_every, stop_on_orders
 from sluice.relay.jobs.errors import (
     JobError,
     JobOverlapError,
@@ -19,7 +19,6 @@ from sluice.relay.jobs.errors import (
 from sluice.relay.jobs.jobs import RESUME, Job, Jobs, JobStatus
 from sluice.relay.jobs.lease import CANCEL, PAUSE, JobRun
 from sluice.relay.jobs.progress import JobCounts, JobProgress, TableProgress, WorkerProgress
-from sluice.relay.jobs.progress_log import log_progress
 from sluice.relay.jobs.runner import Runner
 from sluice.relay.jobs.spec import JobSpec, WriteScope, with_landed_end
 from sluice.relay.jobs.state_log import (

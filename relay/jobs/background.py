@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from sluice.relay.jobs.jobs import Job
 from sluice.relay.jobs.lease import JobRun
 
-__all__ = ["run_every", "stop_on_orders"]
+__all__ = ["log_progress", "run_every", "stop_on_orders"]
 
 _ORDER_POLL_INTERVAL_S = 0.2
 
@@ -45,4 +47,19 @@ def stop_on_orders(run: JobRun, stop: threading.Event) -> Iterator[None]:
         return stop.is_set()
 
     with run_every(heard, _ORDER_POLL_INTERVAL_S, "job orders"):
+        yield
+
+
+_LOG_INTERVAL_S = 5.0
+
+
+@contextmanager
+def log_progress(job: Job, log: logging.Logger) -> Iterator[None]:
+    """Log the progress every few seconds, while the context lasts."""
+
+    def report() -> bool:
+        log.info("%s: %s", job.id, job.status().progress)
+        return False
+
+    with run_every(report, _LOG_INTERVAL_S, "progress"):
         yield

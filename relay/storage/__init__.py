@@ -3,8 +3,7 @@
 from sluice.relay.storage._local import LocalStorage
 from sluice.relay.storage._open import open_storage
 from sluice.relay.storage.credentials import StoreCredentials
-from sluice.relay.storage.protocol import ByteWriter, Storage
-from sluice.relay.storage.seekable import SeekableFile
+from sluice.relay.storage.protocol import ByteWriter, SeekableFile, Storage
 
 __all__ = [
     "ByteWriter",

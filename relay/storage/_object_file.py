@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from sluice.relay.storage.seekable import SeekableFile
+from sluice.relay.storage.protocol import SeekableFile
 
 __all__ = ["PREFIX_BYTES", "ObjectFile"]
 

@@ -16,7 +16,9 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import queue
 import secrets
+import threading
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -29,10 +31,11 @@ from obstore.store import ObjectStore, from_url
 from sluice.relay.errors import RelayError
 from sluice.relay.storage._object_file import PREFIX_BYTES, ObjectFile
 from sluice.relay.storage._store_errors import ChangedError, UnknownConditionError, translate_error
-from sluice.relay.storage._timeouts import CallTimeout
 from sluice.relay.storage._upload import ObjectFileWriter
 from sluice.relay.storage.protocol import ByteWriter
 from sluice.relay.url import StorageLocation
+
+Result = TypeVar("Result")
 
 log = logging.getLogger("sluice")
 
@@ -56,8 +59,6 @@ What obstore is given for the client replaces all that they set there.
 """
 _ENDPOINTS = ("AWS_ENDPOINT", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3")
 _PROBE_FILE = "conditional-create-probe"
-
-Result = TypeVar("Result")
 
 
 def open_object_storage(
@@ -303,3 +304,42 @@ def _size_and_prefix(store: ObjectStore, path: str) -> tuple[int, bytes]:
 
 def _base_name(path: str) -> str:
     return path.rstrip("/").rsplit("/", 1)[-1]
+
+
+class CallTimeout:
+    """Calls functions in threads of their own and waits at most `seconds` for each.
+
+    `name` is used in errors.
+    """
+
+    def __init__(self, name: str, seconds: float) -> None:
+        self._name = name
+        self._seconds = seconds
+
+    def call(
+        self, what: str, function: Callable[..., Result], *args: Any, **options: Any
+    ) -> Result:
+        """Return the function's result, or raise its error.
+
+        Raises TimeoutError after the time limit; the call goes on by itself then, so its effect may
+        still come.
+        """
+        answers: queue.SimpleQueue[tuple[bool, Any]] = queue.SimpleQueue()
+
+        def run() -> None:
+            try:
+                answers.put((True, function(*args, **options)))
+            except BaseException as error:
+                answers.put((False, error))
+
+        threading.Thread(target=run, name="relay-storage", daemon=True).start()
+        try:
+            good, answer = answers.get(timeout=self._seconds)
+        except queue.Empty:
+            raise TimeoutError(
+                f"{self._name}: {what} took longer than {self._seconds:g} s"
+            ) from None
+        if not good:
+            raise answer
+        result: Result = answer
+        return result

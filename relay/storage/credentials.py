@@ -3,7 +3,7 @@
 Without any here a store takes them from the environment, or from the machine's role, as obstore
 does by itself. A caller with others registers them with `register_provider`, before the store is
 opened; the provider is called when the first store is. `StoreCredentials` go to Spark's workers
-inside of the function that they run (`sluice.etl.spark.store_credentials`), which no setting, plan
+inside of the function that they run (`sluice.etl.spark.remote_workers`), which no setting, plan
 or page shows.
 """
 

@@ -16,6 +16,7 @@ files; listings leave them out.
 
 from __future__ import annotations
 
+import io
 from types import TracebackType
 from typing import Protocol
 
@@ -100,3 +101,24 @@ class Storage(Protocol):
 
     def sweep(self, path: str, older_than_s: float) -> int:
         """Delete unfinished files of dead writers in a directory; returns how many."""
+
+
+class SeekableFile(io.RawIOBase):
+    """A file of `size` bytes; a subclass reads from `_at` on, and advances it."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self._size, self._at = size, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
+        return self._at
+
+    def tell(self) -> int:
+        return self._at

@@ -14,7 +14,7 @@ import pytest
 
 from sluice.cli import group
 from sluice.pump_service.config.flags import parse_flags
-from sluice.pump_service.listener import descriptors
+from sluice.pump_service.listener import port
 
 FOLDER = Path(__file__).resolve().parents[2] / "deploy" / "systemd"
 PREFIX = "/opt/sluice/bin/"
@@ -143,7 +143,7 @@ def test_what_a_unit_starts_is_shut_in_comes_back_after_a_failure_and_has_time_t
     assert service["WorkingDirectory"] in {
         f"/var/lib/{name}" for name in service["StateDirectory"].split()
     }
-    assert int(service["LimitNOFILE"]) >= descriptors._TARGET_NOFILE
+    assert int(service["LimitNOFILE"]) >= port._TARGET_NOFILE
 
 
 @by_name(UNITS)

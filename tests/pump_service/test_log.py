@@ -3,13 +3,13 @@
 import io
 import logging
 
-from sluice.pump_service import log
+from sluice.pump_service import command
 
 
 def _logger():
     written = io.StringIO()
     handler = logging.StreamHandler(written)
-    handler.addFilter(log.LogRateLimit())
+    handler.addFilter(command.LogRateLimit())
     logger = logging.Logger("pump")
     logger.addHandler(handler)
     return logger, written
@@ -17,24 +17,24 @@ def _logger():
 
 def test_one_line_of_the_code_writes_no_more_than_so_much_in_a_period(monkeypatch):
     logger, written = _logger()
-    monkeypatch.setattr(log.time, "monotonic", lambda: 1000.0)
+    monkeypatch.setattr(command.time, "monotonic", lambda: 1000.0)
     for number in range(500):
         logger.warning("client %d is odd", number)
     logger.warning("another line")
     lines = written.getvalue().splitlines()
-    assert lines == [*(f"client {n} is odd" for n in range(log.MAX_LINES)), "another line"]
+    assert lines == [*(f"client {n} is odd" for n in range(command.MAX_LINES)), "another line"]
 
 
 def test_the_next_line_says_how_many_were_left_out(monkeypatch):
     logger, written = _logger()
     clock = [1000.0]
-    monkeypatch.setattr(log.time, "monotonic", lambda: clock[0])
-    for number in range(log.MAX_LINES + 31):
-        if number == log.MAX_LINES + 30:
-            clock[0] += log.PERIOD_S
+    monkeypatch.setattr(command.time, "monotonic", lambda: clock[0])
+    for number in range(command.MAX_LINES + 31):
+        if number == command.MAX_LINES + 30:
+            clock[0] += command.PERIOD_S
         logger.warning("client %d is odd", number)
     last = written.getvalue().splitlines()[-1]
-    assert last == f"client {log.MAX_LINES + 30} is odd (30 more of this line were left out)"
+    assert last == f"client {command.MAX_LINES + 30} is odd (30 more of this line were left out)"
 
 
 def test_tracebacks_count_more():
@@ -44,4 +44,4 @@ def test_tracebacks_count_more():
             raise ValueError("odd")
         except ValueError:
             logger.exception("a page failed")
-    assert written.getvalue().count("Traceback") == log.MAX_LINES // log.MAX_TRACEBACK_LINES
+    assert written.getvalue().count("Traceback") == command.MAX_LINES // command.MAX_TRACEBACK_LINES

@@ -14,7 +14,7 @@ from sluice.tidb.job import DdlHistoryJob
 from sluice.tidb.old_collations import binary_collation, is_binary, shown_by_row
 from sluice.tidb.rows import RowDecodeError, decode_inserts
 from sluice.tidb.schema import Column, Index, Table
-from sluice.tidb.tikv.collations import read_new_collations
+from sluice.tidb.tikv.meta import read_new_collations
 
 
 class Rows:

@@ -17,7 +17,7 @@ from sluice.tidb.codec import CodecError, Datum, encode_datum
 from sluice.tidb.codec import row as reference
 from sluice.tidb.codec.binary_json import decode_json, encode_json
 from sluice.tidb.codec.datum import COMPACT, NIL, UVARINT, VARINT
-from sluice.tidb.codec.duration import format_duration
+from sluice.tidb.codec.times import format_duration
 from sluice.tidb.rows import (
     ROWID_NAME,
     DecodeStats,

@@ -26,9 +26,9 @@ import struct
 from functools import lru_cache
 from typing import Any
 
-from sluice.tidb.codec.duration import format_duration
 from sluice.tidb.codec.errors import CodecError
 from sluice.tidb.codec.float import format_double
+from sluice.tidb.codec.times import format_duration
 from sluice.tidb.codec.varint import decode_uvarint, encode_uvarint
 
 OBJECT, ARRAY, LITERAL, INT64, UINT64, DOUBLE, STRING, OPAQUE = (

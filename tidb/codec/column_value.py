@@ -34,9 +34,14 @@ from sluice.tidb.codec.datum import (
     encode_datum,
 )
 from sluice.tidb.codec.decimal import encode_decimal
-from sluice.tidb.codec.duration import format_duration, parse_duration
 from sluice.tidb.codec.errors import CodecError
-from sluice.tidb.codec.packed_time import ZERO_DATE, format_time, pack_time
+from sluice.tidb.codec.times import (
+    ZERO_DATE,
+    format_duration,
+    format_time,
+    pack_time,
+    parse_duration,
+)
 from sluice.tidb.schema import Column
 
 _MASK = (1 << 64) - 1

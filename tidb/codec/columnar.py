@@ -14,9 +14,9 @@ import pyarrow.compute as pc
 
 from sluice.tidb.codec.column_value import missing_value, set_text
 from sluice.tidb.codec.decimal import DIGITS_TO_BYTES, group_digits
-from sluice.tidb.codec.duration import MAX_HOURS
 from sluice.tidb.codec.errors import CodecError
 from sluice.tidb.codec.json_columns import json_texts
+from sluice.tidb.codec.times import MAX_HOURS
 from sluice.tidb.codec.vectorized import Buffer, Bytes, Cells, Ints, Mask, Words
 from sluice.tidb.schema import Column
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from sluice.tidb.codec.duration import format_duration, parse_duration
+from sluice.tidb.codec.times import format_duration, parse_duration
 from sluice.tidb.conversion import times
 from sluice.tidb.conversion.context import ConversionSession, NotConvertible, ValueOutOfRange
 from sluice.tidb.conversion.numbers import MAX_INT, trim

@@ -8,7 +8,7 @@ from __future__ import annotations
 import datetime
 import re
 
-from sluice.tidb.codec.packed_time import pack_time
+from sluice.tidb.codec.times import pack_time
 from sluice.tidb.conversion.context import ConversionSession, NotConvertible, ValueOutOfRange
 from sluice.tidb.conversion.numbers import trim
 

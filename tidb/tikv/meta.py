@@ -7,12 +7,13 @@ hash, 'l' list item, 'L' list. Hash fields and list indexes follow it. The job h
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Iterator
 from typing import Any
 
 from sluice.tidb.codec.errors import CodecError
 from sluice.tidb.codec.memcomparable import decode_bytes, decode_uint, encode_bytes
-from sluice.tidb.schema import parse_object
+from sluice.tidb.schema import SchemaError, parse_object
 from sluice.tidb.tikv.client import TiKVClient
 
 _HISTORY = "DDLJobHistory"
@@ -201,3 +202,68 @@ def _key(name: str, kind: str) -> bytes:
 
 def _job(value: bytes, what: object) -> dict[str, Any]:
     return parse_object(value, f"DDL job {what}")
+
+
+_VARIABLE = b"new_collation_enabled"
+_SIGN = 1 << 63
+
+
+def read_new_collations(tikv: TiKVClient, table_id: int, ts: int) -> bool | None:
+    """Return whether the cluster has new collations, from the rows of `mysql.tidb` as of a TSO.
+
+    None if the table is empty, as no cluster's is. Raises TiKVError. Rows lie at ``t<table
+    id>_r<handle>``; their values hold texts as they are.
+    """
+    prefix = b"t" + ((table_id + _SIGN) % 2**64).to_bytes(8, "big") + b"_r"
+    known = None
+    for key, value in tikv.scan(prefix, prefix + b"\xff", ts):
+        known = False if known is None else known
+        if _VARIABLE in value or _handle_text(key[len(prefix) :]) == _VARIABLE:
+            return b"True" in value
+    return known
+
+
+def _handle_text(handle: bytes) -> bytes:
+    """Return the text of a clustered key; b"" for a number."""
+    if handle[:1] != b"\x01":
+        return b""
+    try:
+        return decode_bytes(handle, 1)[0]
+    except CodecError:
+        return b""
+
+
+_BEGIN = b'{"id":'
+"""The first bytes of TiDB's JSON of a job."""
+
+
+def read_running_jobs(tikv: TiKVClient, ts: int) -> Iterator[dict[str, Any]]:
+    """Yield TiDB's JSON of each job that waits or runs as of a TSO.
+
+    TiDB before 6.2 has no such table. Raises TiKVError, and SchemaError for a row that isn't a job.
+    """
+    table = find_table_info(tikv, "mysql", "tidb_ddl_job", ts)
+    if table is None:
+        return
+    prefix = b"t" + ((int(table["id"]) + _SIGN) % 2**64).to_bytes(8, "big") + b"_r"
+    for key, value in tikv.scan(prefix, prefix + b"\xff", ts):
+        yield job_of_row(key, value)
+
+
+def job_of_row(key: bytes, row: bytes) -> dict[str, Any]:
+    """Return TiDB's JSON of the job in a row of the table.
+
+    Raises SchemaError for a row that isn't a job.
+    """
+    at = row.find(_BEGIN)
+    try:
+        found = (
+            json.JSONDecoder().raw_decode(row[at:].decode("utf-8", "replace"))[0]
+            if at >= 0
+            else None
+        )
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise SchemaError(f"row {key.hex()} of mysql.tidb_ddl_job holds no DDL job")
+    return found

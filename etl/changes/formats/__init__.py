@@ -6,11 +6,11 @@ The modules are the public API.
 __all__ = [
     "binlog_file",
     "ddl_columns",
-    "ddl_forms",
     "ddl_partitions",
     "ddl_text",
     "deletes",
     "load_data",
-    "operator_sql",
+    "sql_scripts",
     "sql_text",
+    "table_fallbacks",
 ]

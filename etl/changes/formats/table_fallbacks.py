@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from sluice.etl.changes.formats.ddl_partitions import plain_name
+from sluice.relay.archive import SnapshotTable
 from sluice.tidb import column_types
 from sluice.tidb.folded import folded
 from sluice.tidb.schema import Column, Table
@@ -317,3 +318,16 @@ def kept_as_long_type(column: Column, was: Column, data_type: str) -> Column:
         tp=max(_LONG_TYPES[data_type], _smallest_long_type(column), key=column_types.LONG.index),
         flen=-1,
     )
+
+
+def columns_lacking_in_snapshot(table: SnapshotTable) -> list[str]:
+    """Return stored generated columns that the snapshot lacks and servers may compute otherwise."""
+    if not table.files or not any(
+        column.get("generated_stored") for column in table.table.get("columns", ())
+    ):
+        return []
+    return [
+        name
+        for name in zone_dependent_columns(Table.from_json(table.table))
+        if not table.holds(name)
+    ]

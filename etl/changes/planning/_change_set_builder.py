@@ -11,11 +11,10 @@ import pyarrow as pa
 from sluice.etl.changes.planning._partition_moves import PartitionMove, surviving_changes
 from sluice.etl.changes.planning._payloads import BatchPayload, PrepareOptions
 from sluice.etl.changes.planning._schema_cursor import SchemaCursor
-from sluice.etl.changes.steps import ChangeError, CommitDetail, Step
+from sluice.etl.changes.steps import ChangeError, CommitDetail, Step, with_surviving_rows
 from sluice.etl.changes.write_plans import ChangeSet, StageTimings, planner_for
 from sluice.etl.changes.write_plans.identity import lookup_key_columns
 from sluice.etl.changes.write_plans.raw_changes import RawChanges
-from sluice.etl.changes.write_plans.surviving_rows import with_surviving_rows
 from sluice.etl.changes.write_plans.table_changes import TableChanges, TableContext
 from sluice.relay import DELETE, INSERT, PART_SCHEMA, UPDATE
 from sluice.tidb.partitions import PartitionError

@@ -1,7 +1,6 @@
 """Decide what goes downstream, under which names: filters and routes."""
 
 from sluice.etl.changes.rules._ddl_scope import ScopeError, ScopeResult, scope_ddl
-from sluice.etl.changes.rules._skip import FOR_TIDB_ALONE, skip_reason
 from sluice.etl.changes.rules._table_selection import SchemaPattern, filter_for_tables, only_tables
 from sluice.etl.changes.rules.filters import (
     DDL_EVENTS,
@@ -14,8 +13,13 @@ from sluice.etl.changes.rules.filters import (
     is_internal_table,
 )
 from sluice.etl.changes.rules.name_pattern import PatternError, check, reads_otherwise
+from sluice.etl.changes.rules.replication_rules import (
+    FOR_TIDB_ALONE,
+    ReplicationRules,
+    rules_digest,
+    skip_reason,
+)
 from sluice.etl.changes.rules.routes import Route, RouteError, Routes, Target
-from sluice.etl.changes.rules.wanted import ReplicationRules, rules_digest
 
 __all__ = [
     "DDL_EVENTS",

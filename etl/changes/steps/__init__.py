@@ -23,7 +23,9 @@ from sluice.etl.changes.steps._step import (
     Step,
     from_batches,
     lists_from_batches,
+    surviving_rows_of,
     to_batches,
+    with_surviving_rows,
 )
 
 __all__ = [
@@ -47,5 +49,7 @@ __all__ = [
     "TransactionDetail",
     "from_batches",
     "lists_from_batches",
+    "surviving_rows_of",
     "to_batches",
+    "with_surviving_rows",
 ]

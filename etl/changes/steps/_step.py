@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import pyarrow as pa
 
 from sluice.errors import SluiceError
-from sluice.etl.changes.steps._details import StepDetail, detail_from_text, detail_to_text
+from sluice.etl.changes.steps._details import (
+    LoadDetail,
+    ScopedDdl,
+    StepDetail,
+    SurvivingRows,
+    detail_from_text,
+    detail_to_text,
+)
 from sluice.tidb.table_name import full_name
 
 STEP_SCHEMA = pa.schema(
@@ -201,3 +208,28 @@ def _payload_slices(payloads: pa.Array) -> Iterator[pa.Buffer]:
     ]
     for begin, end in itertools.pairwise(ends):
         yield data.slice(begin, end - begin) if end > begin else _NOTHING
+
+
+def with_surviving_rows(ddl: Step, loads: Iterable[Step]) -> Step:
+    """Return the DDL step with load steps inside."""
+    loads = list(loads)
+    if not loads:
+        return ddl
+    heads = tuple(
+        SurvivingRows(
+            s.schema, s.table, s.detail_of(LoadDetail), s.rows, s.commit_ts, len(s.payload)
+        )
+        for s in loads
+    )
+    payload = b"".join(bytes(s.payload) for s in loads)
+    return replace(ddl, detail=replace(ddl.detail_of(ScopedDdl), kept=heads), payload=payload)
+
+
+def surviving_rows_of(ddl: Step) -> Iterator[Step]:
+    """Yield the load steps inside a DDL step."""
+    at = 0
+    data = bytes(ddl.payload)
+    for head in ddl.detail_of(ScopedDdl).kept:
+        payload = data[at : at + head.length]
+        at += len(payload)
+        yield Step(head.detail, head.commit_ts, head.schema, head.table, head.rows, 0, payload)

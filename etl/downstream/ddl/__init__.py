@@ -1,13 +1,16 @@
 """Execute DDL jobs downstream, once each, and reconcile their tables with the upstream's."""
 
-from sluice.etl.downstream.ddl._binary_columns import hold_as_bytes, repair_blank_ends
 from sluice.etl.downstream.ddl._detect_executed import (
     executed_prefix,
     first_already_converted,
     first_not_replayable,
 )
-from sluice.etl.downstream.ddl._drop_uniqueness import drop_uniqueness
 from sluice.etl.downstream.ddl._generate import column_type, create_table
+from sluice.etl.downstream.ddl._table_adjustments import (
+    drop_uniqueness,
+    hold_as_bytes,
+    repair_blank_ends,
+)
 from sluice.etl.downstream.ddl.errors import ALREADY_EXISTS, DdlError
 from sluice.etl.downstream.ddl.executor import DdlExecutor
 

@@ -45,9 +45,9 @@ from sluice.etl.downstream.ddl._state import actual_columns, moving_columns
 from sluice.tidb import column_types
 from sluice.tidb.conversion import shown
 from sluice.tidb.ddl_job import DdlJob
-from sluice.tidb.ddl_session import session_of
 from sluice.tidb.folded import folded
 from sluice.tidb.schema import Column, Table
+from sluice.tidb.time_zone import session_of
 
 _PAGE_BYTES, _PAGE_ROWS = 32 << 20, 5_000
 _HASH = Column(

@@ -11,9 +11,9 @@ from sluice.etl.changes.formats.ddl_text import blank_ended_columns
 from sluice.etl.changes.formats.sql_text import literal_column, quote_name, quote_table
 from sluice.etl.changes.formats.table_fallbacks import as_stored_downstream, is_longer
 from sluice.etl.downstream import MySQLSession
-from sluice.etl.downstream.ddl._binary_columns import repair_blank_ends
 from sluice.etl.downstream.ddl._generate import column_definition, table_options
 from sluice.etl.downstream.ddl._state import actual_columns, moving_columns, wrong_collations
+from sluice.etl.downstream.ddl._table_adjustments import repair_blank_ends
 from sluice.tidb.codec.column_value import missing_value
 from sluice.tidb.codec.columnar import arrow_type, constant
 from sluice.tidb.ddl_job import DdlJob

@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import replace
 
-from sluice.etl.changes.formats.operator_sql import changes_rows_only
+from sluice.etl.changes.formats.sql_scripts import changes_rows_only
 from sluice.etl.changes.formats.sql_text import quote_name
 from sluice.etl.changes.steps import ScopedDdl, Step
 from sluice.etl.downstream import DownstreamError, MySQLSession, PendingDdl

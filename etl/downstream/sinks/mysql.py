@@ -18,8 +18,13 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 from sluice.etl.changes.rules import Filter, ReplicationRules, rules_digest, skip_reason
-from sluice.etl.changes.steps import CommitDetail, DropUniqueness, ScopedDdl, Step
-from sluice.etl.changes.write_plans.surviving_rows import surviving_rows_of
+from sluice.etl.changes.steps import (
+    CommitDetail,
+    DropUniqueness,
+    ScopedDdl,
+    Step,
+    surviving_rows_of,
+)
 from sluice.etl.downstream import (
     Blocked,
     Checkpoint,

@@ -17,8 +17,7 @@ import pyarrow as pa
 
 from sluice.etl.history.archive.plan import windows_of
 from sluice.etl.history.lake import LakeWriter
-from sluice.etl.spark.rlimits import raise_nofile_limit
-from sluice.etl.spark.worker_tuning import text_batch, worker_function
+from sluice.etl.spark.worker_tuning import raise_nofile_limit, text_batch, worker_function
 from sluice.relay import WindowRecord
 from sluice.relay.archive import LakeFile, write_log
 from sluice.relay.storage import open_storage

@@ -25,8 +25,7 @@ from sluice.etl.settings import Spark
 from sluice.etl.spark import session as spark_session
 from sluice.etl.spark.error_translation import ErrorTranslator
 from sluice.etl.spark.errors import WorkerError
-from sluice.etl.spark.frame import TaskFrame
-from sluice.etl.spark.job import stream
+from sluice.etl.spark.job import TaskFrame, stream
 from sluice.etl.spark.remote_workers import wrap_for_workers
 from sluice.etl.spark.session_target import SessionTarget
 

@@ -19,8 +19,8 @@ from sluice.tidb.codec.columnar import arrow_type, constant
 from sluice.tidb.conversion import ConversionError, convert
 from sluice.tidb.ddl_actions import REMOVES_PARTITIONS, Action
 from sluice.tidb.ddl_job import DdlJob
-from sluice.tidb.ddl_session import session_of
 from sluice.tidb.schema import Column, Table
+from sluice.tidb.time_zone import session_of
 
 _TIMES = ("datetime", "timestamp", "time")
 

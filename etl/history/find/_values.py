@@ -11,9 +11,9 @@ import pyarrow as pa
 
 from sluice.etl.history.errors import ConditionError
 from sluice.tidb.codec import lenient_datetimes as spelled
-from sluice.tidb.codec.duration import parse_duration
 from sluice.tidb.codec.errors import CodecError
 from sluice.tidb.codec.float import format_float
+from sluice.tidb.codec.times import parse_duration
 from sluice.tidb.schema import Column
 
 Constant = int | float | Decimal | str | bytes | None

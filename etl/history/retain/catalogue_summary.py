@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, Self
 
-from sluice.etl.changes.formats.snapshot_columns import columns_lacking_in_snapshot
+from sluice.etl.changes.formats.table_fallbacks import columns_lacking_in_snapshot
 from sluice.etl.history.retain.table_events import ReadStart, TableEvent
 from sluice.relay.archive import ArchiveSegment, ArchiveSnapshot
 from sluice.relay.archive.catalogue import CatalogueDay

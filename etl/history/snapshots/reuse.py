@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from sluice.etl.changes.formats.snapshot_columns import columns_lacking_in_snapshot
+from sluice.etl.changes.formats.table_fallbacks import columns_lacking_in_snapshot
 from sluice.relay import RelayLog, WindowRecord
 from sluice.relay.archive import Archive, ArchiveSnapshot, SnapshotTable
 from sluice.tidb.schema import Table

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from sluice.etl.changes.formats.comments import printable_ascii
+from sluice.etl.changes.formats.sql_scripts import printable_ascii
 from sluice.etl.changes.formats.sql_text import literal
 from sluice.etl.history.undo.inverse import InverseChanges
 from sluice.etl.history.undo.statements import TableUndoSql

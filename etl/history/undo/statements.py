@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sluice.etl.changes.formats.deletes import delete_head
-from sluice.etl.changes.formats.inserts import grouped_rows, inserts
+from sluice.etl.changes.formats.sql_scripts import grouped_rows, inserts
 from sluice.etl.changes.formats.sql_text import (
     join,
     key_conditions,

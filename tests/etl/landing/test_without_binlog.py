@@ -10,7 +10,7 @@ import logging
 import pytest
 
 from sluice.etl.changes.rules import Filter, only_tables
-from sluice.etl.landing._counting import LandingCounters
+from sluice.etl.landing._report import LandingCounters
 from sluice.etl.landing._without_binlog import warn_without_binlog
 from sluice.relay import RelayLog
 from sluice.relay.measures import CounterStore

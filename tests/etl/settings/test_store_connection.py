@@ -16,7 +16,7 @@ from pyspark import cloudpickle
 from sluice.etl.settings import SettingsError, parse_settings
 from sluice.etl.settings import store_connection as module
 from sluice.etl.settings.store_connection import credentials_of
-from sluice.etl.spark.store_credentials import with_credentials
+from sluice.etl.spark.remote_workers import with_credentials
 from sluice.relay import RelayLog
 from sluice.relay.storage import credentials
 from tests.object_store.s3_server import CREDENTIALS, S3Server

@@ -7,7 +7,7 @@ _TRY = """
 import resource, tempfile
 _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
 resource.setrlimit(resource.RLIMIT_NOFILE, (40, hard))
-from sluice.etl.spark.rlimits import raise_nofile_limit
+from sluice.etl.spark.worker_tuning import raise_nofile_limit
 raise_nofile_limit()
 held = [tempfile.TemporaryFile() for _ in range(100)]
 print(len(held))

@@ -12,7 +12,7 @@ import pytest
 
 from sluice.etl.settings import SettingsError, Spark
 from sluice.etl.spark.errors import WorkerError
-from sluice.etl.spark.frame import TaskFrame
+from sluice.etl.spark.job import TaskFrame
 from sluice.etl.spark.remote_workers import WorkerRequirements
 from sluice.etl.spark.shipping import build_zip, fingerprint
 from sluice.etl.spark.version_check import VersionChecked, mismatches, versions

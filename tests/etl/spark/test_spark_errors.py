@@ -9,8 +9,7 @@ from sluice.errors import SluiceError
 from sluice.etl.settings import Spark
 from sluice.etl.spark.error_translation import ErrorTranslator
 from sluice.etl.spark.errors import SparkError, WorkerError, parse_worker_error, report_to_client
-from sluice.etl.spark.frame import TaskFrame
-from sluice.etl.spark.job import stream
+from sluice.etl.spark.job import TaskFrame, stream
 from sluice.etl.spark.session import attach, close
 
 SCHEMA = pa.schema([("what", pa.string())])

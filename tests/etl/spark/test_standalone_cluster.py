@@ -18,8 +18,7 @@ from sluice.etl.landing import run_land
 from sluice.etl.settings import Apply, SettingsError, Spark, Upstream
 from sluice.etl.settings import Window as Limits
 from sluice.etl.spark import session as spark_session
-from sluice.etl.spark.frame import TaskFrame
-from sluice.etl.spark.job import stream
+from sluice.etl.spark.job import TaskFrame, stream
 from sluice.etl.spark.session_target import SessionTarget
 from sluice.etl.spark.worker_tuning import TEXTS
 from sluice.relay import RelayLog

@@ -14,7 +14,6 @@ from sluice.tidb.codec import CodecError, Datum, decode_datum, encode_datum
 from sluice.tidb.codec.binary_json import decode_json
 from sluice.tidb.codec.datum import COMPACT, DURATION, FLOAT, INT, UINT, UVARINT, VARINT
 from sluice.tidb.codec.decimal import decode_decimal, encode_decimal
-from sluice.tidb.codec.duration import format_duration, parse_duration
 from sluice.tidb.codec.float import decode_float, encode_float
 from sluice.tidb.codec.memcomparable import (
     decode_bytes,
@@ -23,8 +22,8 @@ from sluice.tidb.codec.memcomparable import (
     encode_int,
     encode_uint,
 )
-from sluice.tidb.codec.packed_time import format_time, pack_time
 from sluice.tidb.codec.row import read_pairs
+from sluice.tidb.codec.times import format_duration, format_time, pack_time, parse_duration
 from sluice.tidb.codec.varint import decode_uvarint, encode_uvarint
 
 VECTORS = [

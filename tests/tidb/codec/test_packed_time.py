@@ -5,8 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sluice.tidb.codec import CodecError
-from sluice.tidb.codec.duration import format_duration, parse_duration
-from sluice.tidb.codec.packed_time import format_time, pack_time
+from sluice.tidb.codec.times import format_duration, format_time, pack_time, parse_duration
 
 
 @st.composite

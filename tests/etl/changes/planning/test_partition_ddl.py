@@ -15,8 +15,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from sluice.etl.apply import run_apply
-from sluice.etl.changes.steps import Step
-from sluice.etl.changes.write_plans.surviving_rows import surviving_rows_of
+from sluice.etl.changes.steps import Step, surviving_rows_of
 from sluice.etl.settings import Apply, Relay, Settings, Upstream
 from sluice.tidb.ddl_actions import Action
 from sluice.tidb.partitions import PartitionError, partition_of

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sluice.etl.changes.formats.operator_sql import changes_rows_only, split_statements
+from sluice.etl.changes.formats.sql_scripts import changes_rows_only, split_statements
 from sluice.etl.downstream import MySQLSession
 from sluice.etl.downstream.ddl import DdlError
 from sluice.relay import REPLACE, SKIP, Override

@@ -1,10 +1,42 @@
-"""Find DDL that changes nothing downstream."""
+"""Hold a pipeline's rules, digest them, and find DDL that changes nothing downstream."""
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
 from sluice.etl.changes.rules.filters import Filter
+from sluice.etl.changes.rules.routes import Routes
 from sluice.tidb.ddl_actions import IGNORED_ACTIONS, Action, action_name
 from sluice.tidb.ddl_job import DdlJob
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicationRules:
+    """The settings of ``[filter]`` and ``[[route]]``."""
+
+    filters: Filter = field(default_factory=Filter)
+    routes: Routes = field(default_factory=Routes)
+    ignored_ts: frozenset[int] = frozenset()
+    """Commit timestamps of transactions and DDL that are excluded."""
+
+
+def rules_digest(filters: Filter, routes: Routes) -> str:
+    """Return sixteen hexadecimal digits of the rules' SHA-256."""
+    text = json.dumps([_plain(filters), _plain(routes)], ensure_ascii=False)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _plain(value: Any) -> Any:
+    if dataclasses.is_dataclass(value):
+        return [_plain(getattr(value, each.name)) for each in dataclasses.fields(value)]
+    if isinstance(value, frozenset):
+        return sorted(map(str, value))
+    return [_plain(item) for item in value] if isinstance(value, tuple) else value
+
 
 FOR_TIDB_ALONE = {
     Action.SHARD_ROW_ID: "SHARD_ROW_ID_BITS",
