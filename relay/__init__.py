@@ -35,7 +35,7 @@ from sluice.relay.overrides import (
     remove_command,
 )
 from sluice.relay.ownership import Ownership, StopMark
-from sluice.relay.part import Part, iter_parts, merge, read_parts
+from sluice.relay.part import CopiesDifferError, Part, iter_parts, merge, read_parts
 from sluice.relay.part_schema import DELETE, INSERT, PART_SCHEMA, UPDATE
 from sluice.relay.record_codec import RecordEncoder, read_records
 from sluice.relay.url import refuse_credentials
@@ -56,6 +56,7 @@ __all__ = [
     "ChunkReady",
     "ClaimLostError",
     "Control",
+    "CopiesDifferError",
     "Failure",
     "LoadFile",
     "Override",

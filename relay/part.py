@@ -11,12 +11,13 @@ What has gone into the archive is a part, too: its path names row groups of a lo
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import google_crc32c
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from sluice.relay.checksum_writer import ChecksumWriter, WriteOnlyFile
@@ -29,6 +30,7 @@ _READ_BYTES = 2**20
 _WRITE_BUFFER_BYTES = 2**16
 _ORDER = ("commit_ts", "start_ts", "position")
 _Key = tuple[int, int, int]
+_Ints = npt.NDArray[np.int64]
 # One column has nearly all bytes, so threads would be woken for little, and a Spark worker has one
 # core.
 _OPTIONS = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
@@ -244,8 +246,8 @@ def iter_parts(
     """Yield the changes of parts, merged in commit order, in PART_SCHEMA, batch by batch.
 
     `url` is the relay log's; `parts` are descriptors, as objects or as in the window record's JSON,
-    of one window or of several. When two parts hold the same commit_ts the first one's rows count
-    (TiDB repeated a write on another pump: both are the same transaction). It works anywhere the
+    of one window or of several. When two parts hold the same transaction the first one's rows count
+    (TiDB repeated a write on another pump), and both must be equal. It works anywhere the
     URL can be reached, so also in a Spark executor. A part that shares no commit range with the
     others, such as that of a single large transaction, is never in memory as a whole. Raises
     RelayCorruptError.
@@ -256,9 +258,22 @@ def iter_parts(
         if len(group) == 1:
             yield from part_batches(storage, group[0])
         else:
-            yield from merge(
-                [pa.Table.from_batches(part_batches(storage, part), PART_SCHEMA) for part in group]
-            ).to_batches()
+            tables = [
+                pa.Table.from_batches(part_batches(storage, part), PART_SCHEMA) for part in group
+            ]
+            try:
+                merged = merge(tables)
+            except CopiesDifferError as found:
+                first, second = (group[i].path for i in found.owners)
+                raise RelayCorruptError(
+                    f"relay parts {first!r} and {second!r} of {storage.url} have different rows of"
+                    f" transaction {found.start_ts}, commit_ts {found.commit_ts}",
+                    hint=(
+                        "while the pumps still hold this commit, remove the window records from"
+                        " this one on and land again: landing names the pumps, and what to do"
+                    ),
+                ) from None
+            yield from merged.to_batches()
 
 
 def read_parts(url: str | Storage, parts: Sequence[Part | Mapping[str, Any]]) -> pa.Table:
@@ -283,20 +298,33 @@ def _overlapping(parts: Sequence[Part]) -> Iterator[list[Part]]:
         yield [parts[j] for j in sorted(group)]
 
 
-def merge(tables: Sequence[pa.Table]) -> pa.Table:
+class CopiesDifferError(RelayError):
+    """Two tables have different rows of one transaction; `owners` are their places."""
+
+    def __init__(self, commit_ts: int, start_ts: int, owners: tuple[int, int]) -> None:
+        super().__init__(
+            f"two copies of transaction {start_ts}, commit_ts {commit_ts}, have different rows"
+        )
+        self.commit_ts, self.start_ts, self.owners = commit_ts, start_ts, owners
+
+
+def merge(tables: Sequence[pa.Table], decided: Collection[int] = ()) -> pa.Table:
     """Merge tables of the same columns into one.
 
     Each is sorted by (commit_ts, start_ts, position), or without the last where a row is a
     transaction. A transaction, which both timestamps name, counts only in the first table that has
-    it.
+    it. All others must have the same rows of it, unless it was committed at one of the `decided`
+    TSOs. Raises CopiesDifferError.
     """
-    kept = [table for table in tables if table.num_rows]
+    places = [place for place, table in enumerate(tables) if table.num_rows]
+    kept = [tables[place] for place in places]
     if len(kept) < 2:
         return kept[0] if kept else next(iter(tables), PART_SCHEMA.empty_table())
     commit, start = (
         np.concatenate([table[name].to_numpy() for table in kept]) for name in _ORDER[:2]
     )
-    owner = np.repeat(np.arange(len(kept)), [table.num_rows for table in kept])
+    owner = np.repeat(places, [table.num_rows for table in kept])
+    whole = pa.concat_tables(kept).combine_chunks()
     # Nearly always all rows of a commit_ts come from one table: a stable sort by it is enough.
     order = np.argsort(commit, kind="stable")
     commits, starts, owners = commit[order], start[order], owner[order]
@@ -307,5 +335,43 @@ def merge(tables: Sequence[pa.Table]) -> pa.Table:
         order = np.lexsort((owner, start, commit))
         commits, starts, owners = commit[order], start[order], owner[order]
         begins = np.append(True, (commits[1:] != commits[:-1]) | (starts[1:] != starts[:-1]))
-        order = order[owners == owners[np.flatnonzero(begins)[np.cumsum(begins) - 1]]]
-    return pa.concat_tables(kept).combine_chunks().take(pa.array(order))
+        numbers = np.cumsum(begins) - 1
+        is_first = owners == owners[np.flatnonzero(begins)[numbers]]
+        if not is_first.all():
+            copies = ~is_first & ~np.isin(commits, list(decided))
+            _check_copies(whole, order, numbers, owners, is_first, copies)
+        order = order[is_first]
+    return whole.take(pa.array(order))
+
+
+def _check_copies(  # noqa: PLR0913 columns of the same rows
+    rows: pa.Table,
+    order: _Ints,
+    numbers: _Ints,
+    owners: _Ints,
+    is_first: npt.NDArray[np.bool_],
+    is_copy: npt.NDArray[np.bool_],
+) -> None:
+    """Compare copies of transactions with their first ones. Raises CopiesDifferError.
+
+    `order` has the places of `rows`; the other columns are in that order. `numbers` is the
+    transaction of each row, `owners` its table.
+    """
+    for owner in np.unique(owners[is_copy]).tolist():
+        copies = np.flatnonzero(is_copy & (owners == owner))
+        firsts = np.flatnonzero(is_first & np.isin(numbers, numbers[copies]))
+        if _is_equal(rows, order[firsts], order[copies]):
+            continue
+        for number in np.unique(numbers[copies]).tolist():
+            own, other = (each[numbers[each] == number] for each in (firsts, copies))
+            if not _is_equal(rows, order[own], order[other]):
+                commit_ts, start_ts = (
+                    rows[name][int(order[own[0]])].as_py() for name in _ORDER[:2]
+                )
+                raise CopiesDifferError(commit_ts, start_ts, (int(owners[own[0]]), owner))
+
+
+def _is_equal(rows: pa.Table, some: _Ints, others: _Ints) -> bool:
+    return len(some) == len(others) and bool(
+        rows.take(pa.array(some)).equals(rows.take(pa.array(others)))
+    )

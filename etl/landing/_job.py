@@ -11,12 +11,13 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
 
 from sluice.etl.landing.extract import TASK_SCHEMA, BinlogDecodeError, DdlRecord, PumpRange
+from sluice.etl.landing.extract.copies import SharedTransactions, shared_transactions
 from sluice.etl.landing.planner import WindowPlan
 from sluice.etl.spark.errors import SparkError
 from sluice.etl.spark.resilient_function import LOCAL_FALLBACK_BYTES, ResilientFunction
@@ -50,6 +51,8 @@ class JobResult:
     """Skipped transactions that can't be read: {commit_ts, start_ts, why}."""
     is_captured: bool = False
     """True if a pump captured some of it from TiKV."""
+    shared: tuple[SharedTransactions, ...] = ()
+    """What several pumps have both sent; of a small window the worker has compared it."""
 
 
 class LandingJob:
@@ -86,6 +89,7 @@ class LandingJob:
         if not plan.ranges:
             return JobResult((), 0, (), {}, {}, {})
         is_small = alone and not plan.limited and plan.bytes <= LOCAL_FALLBACK_BYTES
+        has_neighbours = not is_small and len({wanted.host for wanted in plan.ranges}) > 1
         tasks = [
             {
                 "n": n,
@@ -97,6 +101,7 @@ class LandingJob:
                 "range_hi": wanted.hi,
                 "skips": [ts for ts in skips if wanted.lo < ts <= wanted.hi],
                 "is_small": is_small,
+                "has_neighbours": has_neighbours,
             }
             for n, wanted in enumerate(plan.ranges)
         ]
@@ -115,7 +120,8 @@ class LandingJob:
                 f" {plan.hi}]",
                 transient=True,
             )
-        return combine(answers)
+        shared = shared_transactions(tasks, answers)
+        return replace(combine(answers), shared=shared)
 
 
 def combine(stats: Sequence[Mapping[str, Any]]) -> JobResult:

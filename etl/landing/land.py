@@ -43,6 +43,7 @@ from sluice.etl.landing._window_rows import WindowRows
 from sluice.etl.landing._without_binlog import mark_unverified, warn_without_binlog
 from sluice.etl.landing.definitions_used import DefinitionResolver, DefinitionUnknownError
 from sluice.etl.landing.extract import BinlogDecodeError
+from sluice.etl.landing.extract.copies import settle_copies
 from sluice.etl.landing.planner import CommitsPurgedError
 from sluice.etl.landing.schema import LandingSchema
 from sluice.etl.landing.schema_rebuild import InitialSchema
@@ -264,9 +265,14 @@ class _LandingLoop:
     def _commit(
         self, landed: FinishedPlan, schema: LandingSchema, claim: RoleClaim, start: StartPosition
     ) -> None:
-        result, stages = landed.result, landed.stages_ms
+        stages, skips = landed.stages_ms, self._skips()
+        result, bounds = landed.result, (landed.plan.lo, landed.plan.hi, claim.token)
         began = time.perf_counter()
-        skips = self._skips()
+        if result.shared:
+            parts = settle_copies(self._relay, result.shared, result.parts, bounds, skips)
+            landed = replace(landed, result=replace(result, parts=parts))
+            result = landed.result
+            stages["copies"] = ms_since(began)
         rows = WindowRows(partial(iter_parts, self._relay.storage, result.parts))
         described = schema.resolve(
             result.ddls, result.tables, self._wait, skips, rows, landed.version
@@ -281,15 +287,12 @@ class _LandingLoop:
                 ),
             )
         stages["resolve"] = ms_since(began)
-        landed, described = self._without_duplicates(
-            landed, described, schema, (landed.plan.lo, landed.plan.hi, claim.token), skips
-        )
+        landed, described = self._without_duplicates(landed, described, schema, bounds, skips)
         result = landed.result
         if described.moved or described.ddls:
             began = time.perf_counter()
             moves = schema.recent_moves(described, result.tables)
             check_row_partitions(self._relay, described, moves, result.parts, skips)
-            bounds = landed.plan.lo, landed.plan.hi, claim.token
             described, parts = self._definitions.resolve(
                 described,
                 moves,

@@ -7,46 +7,79 @@ from hypothesis import strategies as st
 from relaykit import batch, window
 
 import sluice.relay.part
-from sluice.relay import PART_SCHEMA, RelayCorruptError, RelayLog, iter_parts, merge, read_parts
+from sluice.relay import (
+    PART_SCHEMA,
+    CopiesDifferError,
+    RelayCorruptError,
+    RelayLog,
+    iter_parts,
+    merge,
+    read_parts,
+)
 
 transactions = st.dictionaries(st.integers(1, 60), st.integers(1, 4), max_size=20)
+copies = st.dictionaries(st.integers(1, 8), st.tuples(st.integers(1, 3), st.sampled_from(b"xy")))
+
+
+def table_of(part):
+    """A table of a part's transactions: commit_ts to how many rows, and a byte that they hold."""
+    batches = [
+        batch([(commit, n) for n in range(part[commit][0])], row=bytes([part[commit][1]]))
+        for commit in sorted(part)
+    ]
+    return pa.Table.from_batches(batches, PART_SCHEMA)
 
 
 @settings(deadline=None)
 @given(st.lists(transactions, max_size=5))
-def test_the_merge_of_parts_is_sorted_and_takes_each_transaction_from_the_first_part_that_has_it(
-    parts,
-):
-    tables = [
-        pa.Table.from_batches(
-            [
-                batch(
-                    [(commit, n) for commit in sorted(part) for n in range(part[commit])],
-                    row=b"part %d" % i,
-                )
-            ],
-            PART_SCHEMA,
-        )
-        for i, part in enumerate(parts)
+def test_the_merge_of_parts_is_sorted_and_has_each_transaction_once(parts):
+    counts = {}
+    for part in parts:
+        for commit, count in part.items():
+            part[commit] = counts.setdefault(commit, count)
+    merged = merge([table_of({ts: (n, 120) for ts, n in part.items()}) for part in parts])
+    assert merged["row"].to_pylist() == [
+        b"x %d/%d" % (commit, n) for commit in sorted(counts) for n in range(counts[commit])
     ]
-    owner = {}
-    for i, part in enumerate(parts):
-        for commit in part:
-            owner.setdefault(commit, i)
-    expected = [
-        b"part %d %d/%d" % (i, commit, n)
-        for commit, i in sorted(owner.items())
-        for n in range(parts[i][commit])
-    ]
-    merged = merge(tables)
-    assert merged["row"].to_pylist() == expected
     assert merged.schema.equals(PART_SCHEMA)
+
+
+@settings(deadline=None)
+@given(st.lists(copies, max_size=4), st.sets(st.integers(1, 8)))
+def test_copies_of_a_transaction_that_differ_stop_the_merge_unless_it_is_decided(parts, decided):
+    first, differing = {}, []
+    for i, part in enumerate(parts):
+        for commit, rows in part.items():
+            owner, known = first.setdefault(commit, (i, rows))
+            if rows != known and commit not in decided:
+                differing.append((commit, commit - 1, (owner, i)))
+    tables = [table_of(part) for part in parts]
+    if differing:
+        with pytest.raises(CopiesDifferError) as raised:
+            merge(tables, decided)
+        found = raised.value
+        assert (found.commit_ts, found.start_ts, found.owners) in differing
+        return
+    assert merge(tables, decided)["row"].to_pylist() == [
+        b"%c %d/%d" % (rows[1], commit, n)
+        for commit, (_, rows) in sorted(first.items())
+        for n in range(rows[0])
+    ]
+
+
+def test_parts_with_different_rows_of_a_transaction_are_named_by_whoever_reads_them(tmp_path):
+    log = RelayLog.open(tmp_path.as_uri())
+    first = log.write_part(0, 10, "a", 0, [batch([(1, 0), (4, 0), (9, 0)])])
+    second = log.write_part(0, 10, "a", 1, [batch([(2, 0), (4, 0)], row=b"again")])
+    with pytest.raises(RelayCorruptError, match="rows of transaction 3, commit_ts 4") as raised:
+        read_parts(tmp_path.as_uri(), [first, second])
+    assert first.path in str(raised.value) and second.path in str(raised.value)
 
 
 def test_an_executor_reads_parts_with_the_url_and_json_alone(tmp_path):
     log = RelayLog.open(tmp_path.as_uri())
     first = log.write_part(0, 10, "a", 0, [batch([(1, 0), (4, 0), (9, 0)])])
-    second = log.write_part(0, 10, "a", 1, [batch([(2, 0), (4, 0)], row=b"again"), batch([(8, 0)])])
+    second = log.write_part(0, 10, "a", 1, [batch([(2, 0), (4, 0)]), batch([(8, 0)])])
     log.commit(window(0, 10, [first, second]))
     third = log.write_part(10, 20, "a", 2, [batch([(11, 0)])])
     described = [part.to_dict() for part in (first, second, third)]

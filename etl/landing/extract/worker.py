@@ -7,6 +7,7 @@ handed over: to ask for it again would cost more than all else.
 
 from __future__ import annotations
 
+import base64
 import json
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -17,10 +18,11 @@ import numpy as np
 import pyarrow as pa
 
 from sluice.etl.landing.extract.captured import PartJoiner, is_captured
+from sluice.etl.landing.extract.copies import copies_differ, keys_of
 from sluice.etl.landing.extract.row_extractor import BinlogDecodeError, RowExtractor
 from sluice.etl.landing.extract.source import prefetched_range, read_range
 from sluice.etl.spark.worker_tuning import tune_malloc, worker_function
-from sluice.relay import RelayLog, merge
+from sluice.relay import CopiesDifferError, RelayLog, merge
 from sluice.tidb import TLS
 from sluice.tidb.window_schema import WINDOW_SCHEMA
 
@@ -87,8 +89,14 @@ def _process_ranges(
         tables = []
         for current in ranges:
             tables.append(pa.Table.from_batches(current.transactions(), WINDOW_SCHEMA))
+        skips = {ts for task in tasks for ts in task["skips"]}
         try:
-            found = list(first_range.changes_of(merge(tables)))
+            merged = merge(tables, skips)
+        except CopiesDifferError as differ:
+            hosts = [tasks[i]["host"] for i in differ.owners]
+            raise copies_differ(hosts, differ.commit_ts, differ.start_ts) from None
+        try:
+            found = list(first_range.changes_of(merged))
         except BinlogDecodeError:
             for current, table in zip(ranges, tables):  # whose it is
                 for batch in table.to_batches():
@@ -132,6 +140,7 @@ class _RangeExtraction:
         )
         self._left_out: list[dict[str, Any]] = []
         self._transactions = 0
+        self._keys: list[bytes] = []
         self._is_captured = False
 
     def transactions(self) -> Iterator[pa.RecordBatch]:
@@ -147,6 +156,8 @@ class _RangeExtraction:
             self._is_captured = self._is_captured or is_captured(batch)
             batch, unreadable = drop_skipped_undecodable(batch, self.task["host"], skips)
             self._left_out.extend(unreadable)
+            if self.task.get("has_neighbours"):
+                self._keys.append(keys_of(batch))
             yield batch
 
     def changes(self) -> Iterator[pa.RecordBatch]:
@@ -185,6 +196,7 @@ class _RangeExtraction:
             "skipped": {"internal_changes": totals.internal_changes, "fake_ddls": totals.fake_ddls},
             "worker_ms": {},
             "is_captured": self._is_captured,
+            "keys": base64.b64encode(b"".join(self._keys)).decode(),
         }
 
 
