@@ -40,7 +40,7 @@ def command(ctx: click.Context, *, check_only: bool, as_json: bool, config: str 
     urls, tls = settings.upstream.pd_urls, settings.upstream.tls()
     with PDClient(urls, tls=tls) as pd, EtcdClient(urls, tls=tls) as etcd:
         # Landing reads binlogs until it has come to where a capture begins.
-        has_binlogs = any(
+        has_binlogs = settings.upstream.source != "capture" and any(
             pump.state == "online" and pump.captured_cluster_id is None
             for pump in Registry(etcd).pumps()
         )

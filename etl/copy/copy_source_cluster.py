@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from typing import Self
 
+from sluice.errors import SluiceError
 from sluice.etl.copy.definitions import SourceSchema, read_source_schema
 from sluice.etl.copy.errors import CopyError
 from sluice.etl.copy.preconditions import check_binlogs_retained
@@ -91,8 +92,34 @@ class SourceCluster:
                 raise
             found.append(str(error))
         except NoBinlogsError as error:
-            found.append(f"{error}. {error.hint}")
+            found.append(
+                f"{error}. Start such a pump with [capture] start-ts = {ts}: `sluice pump -capture`"
+            )
         return found
+
+    def wait_for_pump(self, wait_s: float = READY_TIMEOUT_S) -> None:
+        """Wait for a pump that has what is committed from now on.
+
+        One that captures has nothing of before its start. Raises CopyError after `wait_s` seconds.
+        """
+        waiting = RetryBackoff(log, "the copy")
+        deadline = time.monotonic() + wait_s
+        while True:
+            why: SluiceError = CopyError(
+                "no pump is in the registry", transient=True, hint="start one: `sluice pump`"
+            )
+            try:
+                if any(pump.state != "offline" for pump in self._pumps()):
+                    waiting.over()
+                    return
+            except NoBinlogsError as error:
+                why = CopyError(
+                    str(error), transient=True, hint="start such a pump: `sluice pump -capture`"
+                )
+            delay = waiting.after(why)
+            if time.monotonic() + delay > deadline:
+                raise why
+            time.sleep(delay)
 
     def wait_until_ready(
         self, ts: int, pipeline: PipelineIdentity, window: Window, wait_s: float = READY_TIMEOUT_S
@@ -118,10 +145,11 @@ class SourceCluster:
     def planner(self, window: Window) -> WindowPlanner:
         """Plans windows of at most that size, to be closed."""
 
-        def pumps() -> Sequence[NodeStatus]:
-            return pumps_to_read(self.registry.pumps(), server_without_binlogs(self._etcd))
+        return WindowPlanner(self.pd.cluster_id, window, self.pd.tso, self._pumps, self.tls)
 
-        return WindowPlanner(self.pd.cluster_id, window, self.pd.tso, pumps, self.tls)
+    def _pumps(self) -> Sequence[NodeStatus]:
+        server = server_without_binlogs(self._etcd)
+        return pumps_to_read(self.registry.pumps(), server, self._settings.source)
 
     @contextmanager
     def registered(self, pipeline: PipelineIdentity, ts: int, window: Window) -> Iterator[None]:

@@ -52,7 +52,8 @@ def check_binlogs_retained(planner: WindowPlanner, ts: int) -> None:
         raise CopyError(
             f"the pumps have no longer what was committed since the source's position {ts}:"
             f" {error}. Begin anew: dump again, or copy from TiDB as it is then; pumps keep what is"
-            " needed from the moment on at which the copy begins"
+            " needed from the moment on at which the copy begins. Or, while TiKV has its history,"
+            f" start another pump, with [capture] start-ts = {ts}: `sluice pump -capture`"
         ) from error
     except (PumpUnavailableError, UpstreamBehindError) as error:
         raise CopyError(

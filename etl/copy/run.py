@@ -81,10 +81,16 @@ class BootstrapSession:
 
     @classmethod
     @contextmanager
-    def from_request(cls, settings: Settings, wish: BootstrapRequest) -> Iterator[Self]:
-        """Open one for a new request. Raises CopyError, PDError, TiKVError, EtcdError."""
+    def from_request(
+        cls, settings: Settings, wish: BootstrapRequest, *, waits: bool = True
+    ) -> Iterator[Self]:
+        """Open one for a new request; `waits` for a pump before the position is taken from TiDB.
+
+        Raises CopyError, PDError, TiKVError, EtcdError.
+        """
         with ExitStack() as stack:
-            work = cls(settings, _open_source(settings, wish.url, wish.options), wish.globs, stack)
+            source = _open_source(settings, wish.url, wish.options, waits=waits)
+            work = cls(settings, source, wish.globs, stack)
             work.hold_gc()
             yield work
 
@@ -204,7 +210,7 @@ def plan_bootstrap(settings: Settings, wish: BootstrapRequest) -> CopyPlan:
 
     Writes nothing. Raises CopyError, DownstreamError, PDError, TiKVError, EtcdError.
     """
-    with BootstrapSession.from_request(settings, wish) as work:
+    with BootstrapSession.from_request(settings, wish, waits=False) as work:
         return work.plan(wish.into)
 
 
@@ -264,7 +270,9 @@ def _run(
     return summary
 
 
-def _open_source(settings: Settings, url: str, options: DumplingOptions) -> RowSource:
+def _open_source(
+    settings: Settings, url: str, options: DumplingOptions, *, waits: bool
+) -> RowSource:
     if settings.downstream.type != "mysql":
         raise CopyError(
             f"[downstream] type is {settings.downstream.type}: only a database can be made a"
@@ -277,7 +285,9 @@ def _open_source(settings: Settings, url: str, options: DumplingOptions) -> RowS
         )
     if url.startswith(SNAPSHOT_SCHEME):
         return _open_snapshot(settings, url.removeprefix(SNAPSHOT_SCHEME))
-    return _open_tidb(settings) if url == TIDB_SCHEME else DumplingFolder.open(url, options)
+    if url != TIDB_SCHEME:
+        return DumplingFolder.open(url, options)
+    return _open_tidb(settings, waits=waits)
 
 
 def _open_snapshot(settings: Settings, name: str) -> RowSource:
@@ -296,12 +306,15 @@ def _open_snapshot(settings: Settings, name: str) -> RowSource:
     )
 
 
-def _open_tidb(settings: Settings) -> TidbSql:
+def _open_tidb(settings: Settings, *, waits: bool) -> TidbSql:
     """TiDB as it is now; where a copy from there was begun, as it was then."""
     address = TidbAddress.from_settings(settings.upstream)
-    now = TidbSql.now(address)
     job = Jobs.for_pipeline(settings.open_relay()).find_open(KIND)
     begun = {} if job is None else BootstrapSpec.from_json(job.spec.asked).source
+    if waits and not begun:
+        with SourceCluster.connect(settings.upstream) as cluster:
+            cluster.wait_for_pump()
+    now = TidbSql.now(address)
     return (
         TidbSql.from_spec(begun)
         if begun == {**now.spec(), "position": begun.get("position")}

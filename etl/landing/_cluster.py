@@ -16,12 +16,13 @@ _CHECK_INTERVAL_S = 5.0
 
 
 class NoBinlogsError(SluiceError):
-    """A TiDB writes no binlogs, and no pump captures its changes; names the server."""
+    """Binlogs don't have all changes, and no pump captures them; names the reason."""
 
     transient = True
     hint = (
-        "start a pump that captures from TiKV, with a start-ts at or below what is landed (`sluice"
-        " capture --check`); then `sluice verify`, for what was landed since that server started"
+        "start a pump that captures from TiKV (`sluice pump -capture`), with a start-ts at or below"
+        " what is landed (`sluice capture --check`); then `sluice verify`, for what was landed"
+        " since the last TiDB stopped to write binlogs"
     )
 
 
@@ -40,18 +41,29 @@ def server_without_binlogs(etcd: EtcdClient) -> str:
     )
 
 
-def pumps_to_read(pumps: Sequence[NodeStatus], server: str) -> Sequence[NodeStatus]:
-    """Return the pumps of the registry, those that capture alone if a `server` writes no binlogs.
+def pumps_to_read(
+    pumps: Sequence[NodeStatus], server: str, source: str = "auto"
+) -> Sequence[NodeStatus]:
+    """Return the pumps of the registry that may be read, as [upstream] source has it.
 
-    Raises NoBinlogsError if none does.
+    Those that capture alone if a `server` writes no binlogs ("" if all do). Raises NoBinlogsError
+    if there is none.
     """
-    if not server:
+    if source == "binlog":
+        if server:
+            raise NoBinlogsError(
+                f'{server} writes no binlogs, and [upstream] source is "binlog"',
+                hint='set [upstream] source = "auto", and start a pump: `sluice pump -capture`',
+            )
+        return [pump for pump in pumps if pump.captured_cluster_id is None]
+    if source == "auto" and not server:
         return pumps
     captured = [pump for pump in pumps if pump.captured_cluster_id is not None]
     if all(pump.state == "offline" for pump in captured):
+        why = f"{server} writes no binlogs" if server else '[upstream] source is "capture"'
         raise NoBinlogsError(
-            f"{server} writes no binlogs, and no pump in the registry captures changes from TiKV:"
-            " what it commits would be missing"
+            f"{why}, and no pump in the registry captures changes from TiKV: what is committed"
+            " would be missing"
         )
     return captured
 
@@ -63,7 +75,7 @@ class UpstreamCluster:
     """
 
     def __init__(self, settings: Upstream) -> None:
-        self.pd_urls = settings.pd_urls
+        self.pd_urls, self.source = settings.pd_urls, settings.source
         self.tls = settings.tls()
         self.pd = PDClient(settings.pd_urls, tls=self.tls)
         self.tikv = TiKVClient(self.pd, tls=self.tls)
@@ -86,7 +98,7 @@ class UpstreamCluster:
         if time.monotonic() >= self._check_due:
             self._server = server_without_binlogs(self._etcd)
             self._check_due = time.monotonic() + _CHECK_INTERVAL_S
-        return pumps_to_read(pumps, self._server)
+        return pumps_to_read(pumps, self._server, self.source)
 
     def close(self) -> None:
         """Close the connections."""

@@ -34,6 +34,15 @@ class WrongClusterError(SluiceError):
     hint = "give each cluster a relay log of its own, or correct pd-urls"
 
 
+class BinlogsEndedError(SluiceError):
+    """Settings ask for binlogs where captured changes were landed."""
+
+    hint = (
+        'set [upstream] source = "auto". The way back to binlogs is an empty relay log and a new'
+        " copy: `sluice bootstrap`"
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class StartPosition:
     """The position at which landing begins."""
@@ -51,8 +60,13 @@ def resume_from_log(relay: RelayLog, cluster: UpstreamCluster) -> StartPosition 
 
     Remove parts behind the end that no window names.
 
-    Raises WrongClusterError, PDError and relay errors.
+    Raises WrongClusterError, BinlogsEndedError, PDError and relay errors.
     """
+    if cluster.source == "binlog" and relay.known_pumps.load().is_captured:
+        raise BinlogsEndedError(
+            f'[upstream] source is "binlog", and the relay log {relay.url} has captured changes:'
+            " TiDB may have stopped to write binlogs since"
+        )
     last = relay.last()
     if last is None and relay.begun() is not None:
         last = relay.last()

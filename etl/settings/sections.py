@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from sluice.relay import RelayLog
     from sluice.tidb import TLS
 
+SOURCES = ("auto", "binlog", "capture")
+"""Where landing takes changes from, see `Upstream`."""
 MODES = ("atomic", "parallel")
 """The modes of applying changes, see `Apply`."""
 _DEFAULT_PUT_INTERVAL_MS = 1_000
@@ -47,6 +49,13 @@ class Upstream:
     ssl_cert: str = ""
     """File with the certificate that this client shows, if they want one."""
     ssl_key: str = ""
+    source: str = "auto"
+    """Where changes come from.
+
+    ``binlog``: pumps that take binlogs; ``capture``: pumps that capture from TiKV; ``auto``:
+    binlogs until a pump has captured what comes next, and captured changes alone beside a TiDB
+    that writes no binlogs.
+    """
     node_id: str = ""
     """This pipeline's id among the drainers in the registry.
 
@@ -82,6 +91,11 @@ class Upstream:
             raise SettingsError(
                 f'[upstream] new-collations is {self.new_collations!r}, "auto", "true" and "false"'
                 " are possible"
+            )
+        if self.source not in SOURCES:
+            raise SettingsError(
+                f"[upstream] source is {self.source!r}, {', '.join(map(repr, SOURCES))} are"
+                " possible"
             )
 
     def tls(self) -> TLS | None:

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from sluice.etl.landing import NoBinlogsError, pumps_to_read, server_without_binlogs
+from sluice.etl.landing._cluster import UpstreamCluster
+from sluice.etl.landing.start_position import BinlogsEndedError, resume_from_log
+from sluice.etl.settings import Upstream
+from sluice.relay import RelayLog
 from sluice.tidb import EtcdClient, NodeStatus
 from sluice.tidb.etcd.registry import CAPTURED_LABEL
 from tests.pump_service.pumpkit import Etcd
@@ -55,3 +61,27 @@ def test_older_versions_and_servers_that_are_gone_are_no_obstacle(
 ) -> None:
     register(etcd, version, is_alive=is_alive)
     assert pumps_to_read((BINLOGS, CAPTURE), server_without_binlogs(etcd)) == (BINLOGS, CAPTURE)
+
+
+def test_a_setting_prevents_the_switch_to_captured_changes_and_forces_it() -> None:
+    both = (BINLOGS, CAPTURE)
+    assert pumps_to_read(both, "", "binlog") == [BINLOGS]
+    assert pumps_to_read(both, "", "capture") == [CAPTURE]
+    with pytest.raises(NoBinlogsError, match='source is "binlog"'):
+        pumps_to_read(both, "TiDB h:4000, version 'v8.5.1',", "binlog")
+    with pytest.raises(NoBinlogsError, match='source is "capture"') as raised:
+        pumps_to_read((BINLOGS, GONE), "", "capture")
+    assert "`sluice pump -capture`" in raised.value.hint
+
+
+def test_binlogs_are_not_read_behind_captured_changes(tmp_path: Path) -> None:
+    relay = RelayLog.open((tmp_path / "relay").as_uri())
+    cluster = UpstreamCluster(Upstream("http://127.0.0.1:1", source="binlog"))
+    try:
+        assert resume_from_log(relay, cluster) is None
+        relay.known_pumps.change(lambda seen: replace(seen, is_captured=True))
+        with pytest.raises(BinlogsEndedError, match='source is "binlog"') as raised:
+            resume_from_log(relay, cluster)
+        assert not raised.value.transient
+    finally:
+        cluster.close()
