@@ -33,6 +33,11 @@ MAX_READERS_PER_HOST = 16
 """Readers at a time from one address."""
 STARTS_PER_S_PER_HOST = 5.0
 """Readers that one address may start per second, after a burst of MAX_READERS_PER_HOST."""
+_START_DELAY_S = 0.1
+"""How long a call lasts before its reader starts.
+
+A client that resets calls at once starts none.
+"""
 _PREFIX_BYTES = 5  # compressed flag and length of a gRPC message
 _GZIP_HEADERS = (*f.RESPONSE_HEADERS, (b"grpc-encoding", b"gzip"))
 _GZIP_LEVEL = 6  # the default of gRPC's own libraries
@@ -90,9 +95,10 @@ class PullBinlogsCalls:
             return
         after = request.startFrom.offset
         headers = _GZIP_HEADERS if gzipped else f.RESPONSE_HEADERS
-        _log.info("a reader (%s) pulls binlogs after commit ts %d", lane.peer, after)
         self._readers[host] += 1
         try:
+            await asyncio.sleep(_START_DELAY_S)
+            _log.info("a reader (%s) pulls binlogs after commit ts %d", lane.peer, after)
             reader = _ReadAhead(
                 self._store,
                 after,
@@ -100,7 +106,7 @@ class PullBinlogsCalls:
                 lambda: self._finish_reader(host),
                 gzipped=gzipped,
             )
-        except RuntimeError:  # the system can't start another thread
+        except (RuntimeError, asyncio.CancelledError):  # no thread more, or the client is gone
             self._finish_reader(host)
             raise
         self._running.add(reader)

@@ -1,11 +1,15 @@
 """Limit the frames without a call that clients may send: per connection, and over all of them.
 
-A connection may send some each second; all connections share a much larger reserve.
+A connection may send some each second; all connections share a much larger reserve. Those that
+exceed it are read again in turns, which take at most a share of the event loop's time.
 """
 
 from __future__ import annotations
 
+import asyncio
 import time
+from collections import deque
+from collections.abc import Callable
 
 _FRAMES_PER_DRAW = 64
 """Frames that a connection draws at a time from the shared budget."""
@@ -15,8 +19,13 @@ _FIRST_FRAMES = 20
 """Frames that a new connection may send at once: some times what gRPC's clients begin with. A crowd
 that reconnects has no more.
 """
-READ_PAUSE_S = 0.05
-"""How long a connection that has used its allowance up isn't read."""
+_READ_PAUSE_S = 0.05
+"""How long, at least, a connection that has used its allowance up isn't read."""
+_TURN_S, _REST_S = 0.002, 0.006
+"""How long connections are resumed at a stretch, and the time until the next stretch begins.
+
+Together all clients beyond their allowances get a quarter of the loop, however many they are.
+"""
 
 
 class SharedFrameBudget:
@@ -70,3 +79,31 @@ class FrameRateLimit:
     def earn(self, frames: float) -> None:
         """Allow some more, up to what a second allows."""
         self.left = max(self.left, min(self.left + frames, float(self._rate)))
+
+
+class PausedReads:
+    """Resume connections that aren't read because they exceeded their allowances.
+
+    The longest paused comes first. Belongs to the loop's thread.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._paused: deque[tuple[float, Callable[[], None]]] = deque()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def add(self, resume: Callable[[], None]) -> None:
+        """Call `resume` after the pause, as soon as those before it are through."""
+        self._paused.append((self._loop.time() + _READ_PAUSE_S, resume))
+        if self._timer is None:
+            self._timer = self._loop.call_later(_READ_PAUSE_S, self._resume)
+
+    def _resume(self) -> None:
+        now = self._loop.time()
+        until = now + _TURN_S
+        while self._paused and self._paused[0][0] <= now and self._loop.time() < until:
+            self._paused.popleft()[1]()
+        self._timer = None
+        if self._paused:
+            due_s = self._paused[0][0] - self._loop.time()
+            self._timer = self._loop.call_later(max(due_s, _REST_S), self._resume)

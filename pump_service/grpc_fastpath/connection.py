@@ -13,7 +13,7 @@ from sluice.pump_service import kernel
 from sluice.pump_service.cluster import ClientConnection
 from sluice.pump_service.config import READ, WRITE
 from sluice.pump_service.grpc_fastpath import frames as f
-from sluice.pump_service.grpc_fastpath.allowance import READ_PAUSE_S, FrameRateLimit
+from sluice.pump_service.grpc_fastpath.allowance import FrameRateLimit
 from sluice.pump_service.grpc_fastpath.bridged import ProxiedCalls
 from sluice.pump_service.grpc_fastpath.context import FastPathServer
 from sluice.pump_service.grpc_fastpath.header_blocks import HeaderBlocks, unpad
@@ -168,7 +168,7 @@ class FastPathConnection(asyncio.Protocol):
                 self._fail(f.ENHANCE_YOUR_CALM, text)
                 return
             self._wire.set_paused("frames", on=True)
-            asyncio.get_running_loop().call_later(READ_PAUSE_S, self._resume)
+            self._context.paused_reads.add(self._resume)
 
     def _resume(self) -> None:
         if self._wire.closing:

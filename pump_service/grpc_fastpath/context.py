@@ -11,7 +11,7 @@ from threading import get_ident
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
-from sluice.pump_service.grpc_fastpath.allowance import SharedFrameBudget
+from sluice.pump_service.grpc_fastpath.allowance import PausedReads, SharedFrameBudget
 from sluice.pump_service.grpc_fastpath.frames import CANCEL
 from sluice.pump_service.grpc_fastpath.limits import FastPathLimits
 from sluice.pump_service.grpc_fastpath.places import MAX_CONNECTIONS, ConnectionSlots
@@ -49,6 +49,7 @@ No session of TiDB waits for either. A reader that needs the record earlier has 
 """
 _MAINTENANCE_INTERVAL_S = 5.0
 """How often idle connections and stalled uploads are looked for."""
+_CLOSED_PER_TURN = 64
 _HOLDS_PER_PROOF_BATCHES = 4
 """How many batches are held back after a client proves that it doesn't wait for a Commit's answer.
 
@@ -100,6 +101,7 @@ class FastPathServer:
         self.places = ConnectionSlots(descriptors, limits.held)
         self.uploads = PartialRequestBudget(limits.partial, limits.share, self.places.has_room)
         self.idle_frames = SharedFrameBudget(limits.idle_frames)
+        self.paused_reads = PausedReads(loop)
         self.calls = 0  # others than WriteBinlog, until their tasks have ended
         self.queued = 0  # payload bytes that the store has and has not made durable
         self._finished: deque[tuple[_CallBatch, BaseException | None]] = deque()
@@ -245,14 +247,19 @@ class FastPathServer:
         """Call `close_idle` every 5 s until cancelled."""
         while True:
             await asyncio.sleep(_MAINTENANCE_INTERVAL_S)
-            self.close_idle(time.monotonic())
+            await self.close_idle(time.monotonic())
 
-    def close_idle(self, now: float) -> None:
-        """Give up uploads that are stalled and close connections that are idle."""
+    async def close_idle(self, now: float) -> None:
+        """Give up uploads that are stalled and close connections that are idle.
+
+        Looks at some connections a turn of the loop: writers don't wait for 8,000 others.
+        """
         for upload in self.uploads.stalled(now - self.limits.stalled_s):
             upload.owner.reset(upload.stream, CANCEL)
-        for lane in list(self.lanes):
+        for number, lane in enumerate(list(self.lanes), 1):
             lane.close_if_idle(now)
+            if not number % _CLOSED_PER_TURN:
+                await asyncio.sleep(0)
 
     @property
     def full(self) -> bool:

@@ -33,6 +33,8 @@ _MAX_GREETED_TOGETHER = 4
 With TLS it is one, which takes a millisecond or more.
 """
 _HANDSHAKE_TIMEOUT_S = 15.0
+_ACCEPT_TURN_S = 0.005
+"""How long waiting connections are accepted in one turn of the loop."""
 _NO_DESCRIPTOR_PAUSE_S = 0.2
 _UNIX = "unix socket"
 _USER_TIMEOUT_MS = 30_000
@@ -117,29 +119,38 @@ class Listener:
         loop = asyncio.get_running_loop()
         while True:
             try:
-                taken, address = await loop.sock_accept(listening)
+                self._take(*await loop.sock_accept(listening), tls)
+                until = loop.time() + _ACCEPT_TURN_S
+                # One a turn of the loop isn't enough: a writer that connects would wait until the
+                # crowd before it in the system's queue is through.
+                while loop.time() < until:
+                    self._take(*listening.accept(), tls)
+            except BlockingIOError:
+                pass  # none waits any more
             except OSError as error:  # no descriptor is left, or the client is gone
                 _log.warning("can't accept a connection: %s", error)
                 await asyncio.sleep(_NO_DESCRIPTOR_PAUSE_S)
-                continue
-            host = address[0] if isinstance(address, tuple) else _UNIX
-            place = self._context.places.acquire(
-                host,
-                ACCEPTED_CONNECTION_BYTES
-                if tls is None
-                else ACCEPTED_CONNECTION_BYTES + TLS_CONNECTION_BYTES,
-            )
-            if place is None:
-                taken.close()
-            else:
-                sock = _CountedSocket(taken, place, host)
-                place.end = sock.close
-                if self._context.places.has_written(place):
-                    self._begin(sock, tls)
-                else:
-                    self._waiting.append((sock, tls))
-                    self._came.set()
             await asyncio.sleep(0)  # a crowd of new connections must not starve the others
+
+    def _take(self, taken: socket.socket, address: Any, tls: Contexts | None) -> None:
+        """Give an accepted connection a place, and greet it now or in its turn."""
+        host = address[0] if isinstance(address, tuple) else _UNIX
+        place = self._context.places.acquire(
+            host,
+            ACCEPTED_CONNECTION_BYTES
+            if tls is None
+            else ACCEPTED_CONNECTION_BYTES + TLS_CONNECTION_BYTES,
+        )
+        if place is None:
+            taken.close()
+            return
+        sock = _CountedSocket(taken, place, host)
+        place.end = sock.close
+        if self._context.places.has_written(place):
+            self._begin(sock, tls)
+        else:
+            self._waiting.append((sock, tls))
+            self._came.set()
 
     async def _greet_in_turn(self) -> None:
         """Greet connections of addresses that haven't written, at a limited rate, the newest first.

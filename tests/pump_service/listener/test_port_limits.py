@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import itertools
 import socket
 import threading
@@ -19,7 +20,11 @@ from sluice.pump_service.cluster import ClientLiveness
 from sluice.pump_service.config import Security
 from sluice.pump_service.grpc_fastpath import FastPathLimits, FastPathServer
 from sluice.pump_service.grpc_fastpath import frames as f
-from sluice.pump_service.grpc_fastpath.allowance import FrameRateLimit, SharedFrameBudget
+from sluice.pump_service.grpc_fastpath.allowance import (
+    FrameRateLimit,
+    PausedReads,
+    SharedFrameBudget,
+)
 from sluice.pump_service.grpc_fastpath.hpack import encode_headers
 from sluice.pump_service.grpc_fastpath.sender import FlowControlledSender
 from sluice.pump_service.http import Http1Connection, HttpResponse
@@ -102,6 +107,10 @@ def served(limits=None, http1=None, descriptors=1000):
 
 def _headers(stream, block=_BLOCK):
     return f.frame(f.HEADERS, f.END_HEADERS, stream, block)
+
+
+def _close_idle(context, now):
+    asyncio.run_coroutine_threadsafe(context.close_idle(now), context.loop).result(60)
 
 
 def _eventually(condition, seconds=60):
@@ -357,7 +366,7 @@ def test_an_upload_that_stands_still_is_given_up():
         client.send(_headers(3), f.frame(f.DATA, 0, 3, b"\0" + (100).to_bytes(4, "big") + b"x"))
         _eventually(lambda: context.uploads.size == 6)
         time.sleep(0.2)
-        context.loop.call_soon_threadsafe(context.close_idle, time.monotonic())
+        _close_idle(context, time.monotonic())
         assert client.answer(3).reset == f.CANCEL
         assert context.uploads.size == 0
         client.close()
@@ -484,12 +493,12 @@ def test_a_connection_that_opens_no_call_is_closed_and_one_without_calls_after_a
         idle.answer(1)
         _eventually(lambda: len(context.lanes) == 2)
         time.sleep(0.2)
-        context.loop.call_soon_threadsafe(context.close_idle, time.monotonic())
+        _close_idle(context, time.monotonic())
         silent.wait_closed()
         idle.wait_frame(f.GOAWAY)
         idle.call(3, _PROBE)  # crossed the GOAWAY
         assert idle.answer(3).status == "0"
-        context.loop.call_soon_threadsafe(context.close_idle, time.monotonic() + 60)
+        _close_idle(context, time.monotonic() + 60)
         idle.wait_closed()
         assert not context.lanes
 
@@ -716,9 +725,54 @@ def test_rapid_reset_makes_no_threads_and_other_clients_write(pump):
             most = max(most, _threads(pump))
             writer.call(round_ * 2 + 1, request(binlog(0, _TS + round_, value=b"w")))
             assert writer.answer(round_ * 2 + 1).status == "0"
-    assert most <= threads + pulls.MAX_READERS_PER_HOST + 4
+    assert most <= threads + 4
     client.close()
     writer.close()
+
+
+def test_clients_beyond_their_allowances_are_read_again_in_turns_that_end():
+    clock, timers, resumed = [0.0], [], []
+
+    def resume(number):
+        clock[0] += 0.001
+        resumed.append(number)
+
+    loop = mock.Mock(
+        time=lambda: clock[0], call_later=lambda delay, call: timers.append(delay) or timers
+    )
+    reads = PausedReads(loop)
+    for number in range(1000):
+        reads.add(functools.partial(resume, number))
+    while timers:
+        clock[0] += timers.pop()
+        already = len(resumed)
+        reads._resume()
+        assert 1 <= len(resumed) - already <= 3
+    assert resumed == list(range(1000))
+    assert clock[0] >= 3  # a quarter of the time was theirs
+
+
+def test_connections_that_wait_in_the_systems_queue_are_accepted_in_one_turn():
+    async def turns_until_accepted():
+        loop = asyncio.get_running_loop()
+        front = Listener(lambda _: pytest.fail("no HTTP/1 here"), Security())
+        context = FastPathServer(loop, _Ingest(), FastPathLimits(), lambda *_: pytest.fail())
+        front.use(context)
+        address = await front.listen("127.0.0.1", 0, None)
+        crowd = [socket.create_connection(address) for _ in range(200)]
+        await front.serve()
+        turns = 0
+        while context.places.used < len(crowd):
+            turns += 1
+            await asyncio.sleep(0)
+        front.stop_accepting()
+        front.close_all()
+        for client in crowd:
+            client.close()
+        return turns
+
+    with mock.patch("sluice.pump_service.listener.port._ACCEPT_TURN_S", 60):
+        assert asyncio.run(turns_until_accepted()) < 10
 
 
 def test_a_binlog_that_says_its_commit_twice_is_refused_at_the_door(pump):
