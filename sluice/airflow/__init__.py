@@ -1,0 +1,13 @@
+"""Sensors, triggers, operators and assets for Airflow DAGs that work with a Sluice pipeline.
+
+    from sluice.airflow import SluiceReached
+
+    SluiceReached(task_id="replica", pipeline="shop", moment="{{ data_interval_end }}") >> report
+
+DAG files import this all the time, so the pipeline itself is imported when a task or trigger runs.
+"""
+
+from sluice.airflow.assets import table_asset
+from sluice.airflow.waiting import SluiceCompletedTrigger, SluiceReached, SluiceReachedTrigger
+
+__all__ = ["SluiceCompletedTrigger", "SluiceReached", "SluiceReachedTrigger", "table_asset"]
