@@ -20,10 +20,10 @@ from sluice.etl.downstream.checkpoint import (
     Checkpoint,
     CheckpointError,
     CheckpointMovedError,
-    CheckpointTable,
     InFlight,
     PendingDdl,
 )
+from sluice.etl.downstream.checkpoint_table import CheckpointTable
 from sluice.etl.downstream.chunk_results import ChunkResult, ChunkResults
 from sluice.etl.downstream.mysql import MySQLSession, own_session_ids
 from sluice.etl.downstream.savepoint import Savepoint, SavepointFile, sync_folder

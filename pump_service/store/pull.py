@@ -7,9 +7,10 @@ from collections.abc import Iterator
 import numpy as np
 
 from sluice.pump_service.store import binlog_head
+from sluice.pump_service.store.committed_transactions import CommittedTransactions, groups
 from sluice.pump_service.store.record_reader import RecordHeads
 from sluice.pump_service.store.records import MAX_TS, PulledBinlog
-from sluice.pump_service.store.window_reader import CommittedTransactions, WindowReader, groups
+from sluice.pump_service.store.window_reader import WindowReader
 
 _CHUNK_ENTRIES = 2048
 _CHUNK_BYTES = 1 << 19

@@ -12,14 +12,19 @@ import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import NamedTuple
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from sluice.pump_service.store import kernel
+from sluice.pump_service.store.committed_transactions import (
+    CommittedTransactions,
+    UnreadableRecord,
+    by_commit,
+    groups,
+)
 from sluice.pump_service.store.errors import CorruptRecordError
 from sluice.pump_service.store.index import BinlogIndex
 from sluice.pump_service.store.missing_prewrites import MissingPrewrites
@@ -39,46 +44,6 @@ BATCH_BYTES = 2 << 20
 BATCH_ROWS = 32_768
 _MAX_CACHED_CHUNKS = 32
 _MAX_REMEMBERED = 10_000
-
-
-class UnreadableRecord(NamedTuple):
-    """Name a timestamp that can't be given to readers, and the place of the record it needs."""
-
-    ts: int
-    fid: int
-    offset: int
-
-
-@dataclass(frozen=True, slots=True)
-class CommittedTransactions:
-    """Hold committed transactions by commit_ts: row i of `commits` and of `prewrites` match.
-
-    `fakes` are the fake binlogs of the same range; `through` is the timestamp up to which this is
-    complete. What `bad` and `missing` name is excluded.
-    """
-
-    commits: RecordHeads
-    prewrites: RecordHeads
-    fakes: RecordHeads
-    through: int
-    bad: tuple[UnreadableRecord, ...] = ()
-    """Unreadable records of this range, and unreadable Prewrites of its transactions."""
-    missing: tuple[tuple[int, int, RecordPointer], ...] = ()
-    """commit_ts, start_ts and Commit of transactions without a Prewrite in the index."""
-
-    @property
-    def whole(self) -> bool:
-        """Return whether nothing was excluded."""
-        return not self.bad and not self.missing
-
-    def until(self, ts: int) -> CommittedTransactions:
-        """Return the transactions up to a smaller timestamp."""
-        count = int(np.searchsorted(self.commits.commits, ts, "right"))
-        fakes = int(np.searchsorted(self.fakes.commits, ts, "right"))
-        first, rest = slice(0, count), slice(0, fakes)
-        return CommittedTransactions(
-            self.commits.select(first), self.prewrites.select(first), self.fakes.select(rest), ts
-        )
 
 
 class WindowReader:
@@ -188,14 +153,14 @@ class WindowReader:
     def _join(self, records: RecordHeads, through: int) -> CommittedTransactions:
         prewrites = records.tps == 0
         if self._index.is_captured:
-            whole = _by_commit(records.select(prewrites))
+            whole = by_commit(records.select(prewrites))
             return CommittedTransactions(
-                whole, whole, _by_commit(records.select(~prewrites)), through
+                whole, whole, by_commit(records.select(~prewrites)), through
             )
         fake = ~prewrites & (records.starts == records.commits)
         commit = (records.tps == COMMIT) & ~fake
-        commits = _by_commit(records.select(commit))
-        fakes = _by_commit(records.select(fake))
+        commits = by_commit(records.select(commit))
+        fakes = by_commit(records.select(fake))
         candidates = records.select(prewrites)
         order = np.argsort(candidates.starts, kind="stable")
         candidates = candidates.select(order)
@@ -420,13 +385,6 @@ def _int64(values: Ints) -> pa.Array:
     )
 
 
-def _by_commit(records: RecordHeads) -> RecordHeads:
-    """Return records by commit_ts, and by start_ts where several share it."""
-    if len(records) > 1 and bool((np.diff(records.commits) <= 0).any()):
-        return records.select(np.lexsort((records.starts, records.commits)))
-    return records
-
-
 def _between_timestamps(commits: Ints, count: int, *, is_first: bool) -> int:
     """Return how many of ascending commits, at most `count`, end where another timestamp begins.
 
@@ -434,14 +392,3 @@ def _between_timestamps(commits: Ints, count: int, *, is_first: bool) -> int:
     """
     count = int(np.searchsorted(commits, commits[count], "left"))
     return count or (int(np.searchsorted(commits, commits[0], "right")) if is_first else 0)
-
-
-def groups(sizes: Ints, max_bytes: int, max_rows: int) -> Iterator[tuple[int, int]]:
-    """Yield neighbouring rows of together at most max_bytes and max_rows, at least one row each."""
-    total = np.cumsum(sizes)
-    begin, before = 0, 0
-    while begin < len(sizes):
-        end = int(np.searchsorted(total, before + max_bytes, "right"))
-        end = max(begin + 1, min(end, begin + max_rows))
-        yield begin, end
-        before, begin = int(total[end - 1]), end

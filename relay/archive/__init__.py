@@ -26,14 +26,14 @@ from sluice.relay.archive.index import SegmentIndexCache
 from sluice.relay.archive.log_writer import WrittenLog, write_log
 from sluice.relay.archive.pins import DEAD_AFTER_MS, Pin, Pins, RemovalMark, RemovedError
 from sluice.relay.archive.segment import ArchiveFile, ArchiveSegment, LakeFile, day_of
-from sluice.relay.archive.snapshots import (
+from sluice.relay.archive.snapshot_manifest import (
     ArchiveSnapshot,
     PendingSnapshot,
     SnapshotFile,
-    SnapshotStore,
     SnapshotTable,
     snapshot_id,
 )
+from sluice.relay.archive.snapshots import SnapshotStore
 from sluice.relay.errors import ArchiveConflictError
 from sluice.relay.overrides import sync_overrides
 

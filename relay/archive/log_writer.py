@@ -19,9 +19,10 @@ from sluice.relay.archive.segment import (
 )
 from sluice.relay.archive.window_merging import MergeLimits, merge_groups, merge_windows
 from sluice.relay.errors import RelayError, RelayGapError
+from sluice.relay.log_file_writer import LogFileWriter
 from sluice.relay.part import iter_parts
 from sluice.relay.part_schema import PART_SCHEMA
-from sluice.relay.row_groups import Band, LogFileWriter
+from sluice.relay.row_groups import Band
 from sluice.relay.storage import Storage
 from sluice.relay.window import WindowRecord
 

@@ -17,32 +17,30 @@ Tables and databases are opaque JSON here.
 from __future__ import annotations
 
 import contextlib
-import re
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
 
 import google_crc32c
 
+from sluice.relay.archive.snapshot_manifest import (
+    FOLDER,
+    FORMAT,
+    MANIFEST,
+    SNAPSHOT_ID,
+    ArchiveSnapshot,
+    PendingSnapshot,
+    SnapshotFile,
+    ts_of_snapshot,
+)
 from sluice.relay.checksummed import decode_checksummed, encode_checksummed
 from sluice.relay.errors import RelayCorruptError, RelayError
-from sluice.relay.json_codec import OMIT_DEFAULT, JsonDocument
 from sluice.relay.storage import Storage
-from sluice.tidb.table_name import full_name
 
-__all__ = [
-    "ArchiveSnapshot",
-    "PendingSnapshot",
-    "SnapshotFile",
-    "SnapshotStore",
-    "SnapshotTable",
-    "snapshot_id",
-]
+__all__ = ["SnapshotStore"]
 
-FORMAT = 1
-_FOLDER = "snapshots"
-_MANIFEST, _PENDING = "snapshot.json", "making.json"
+_PENDING = "making.json"
 _REMOVED_KEY = "gone_ms"
 _TOMBSTONE_TTL_MS = 30 * 86_400_000
 _LAG_MS = 600_000
@@ -50,168 +48,10 @@ _LAG_MS = 600_000
 
 After that they have every snapshot that was begun before another one was forgotten.
 """
-_ID = re.compile(r"(\d{1,20})-([0-9a-z]{1,40})\Z")
 _HINT = (
     "restore the file from a copy, or forget the snapshot (`sluice snapshot forget`) and make"
     " another one"
 )
-
-
-@dataclass(frozen=True, slots=True)
-class SnapshotFile(JsonDocument):
-    """A Parquet file of a snapshot.
-
-    `path` relative to the archive's root, `bytes` and `crc32c` of the whole file, `row_bytes` of
-    the rows in memory. `computed`: the stored generated columns that it holds; files of older
-    versions hold none.
-    """
-
-    JSON_NAME: ClassVar = "a snapshot's file"
-    JSON_FIELDS: ClassVar = {"computed": OMIT_DEFAULT}
-
-    path: str
-    rows: int
-    bytes: int
-    crc32c: int
-    row_bytes: int
-    computed: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class SnapshotTable(JsonDocument):
-    """A table, view or sequence: its names, its definition and its rows.
-
-    The definition is JSON as the snapshot's maker wrote it. The rows are in no order.
-    """
-
-    JSON_COMPLETE: ClassVar = True
-
-    schema: str
-    name: str
-    table: Mapping[str, Any]
-    files: tuple[SnapshotFile, ...] = ()
-
-    @property
-    def full_name(self) -> str:
-        """`schema.table` upstream."""
-        return full_name(self.schema, self.name)
-
-    @property
-    def rows(self) -> int:
-        return sum(file.rows for file in self.files)
-
-    def holds(self, column: str) -> bool:
-        """Return whether each of its files holds this stored generated column.
-
-        One without rows lacks nothing.
-        """
-        return all(column in file.computed for file in self.files)
-
-    @property
-    def file_bytes(self) -> int:
-        """Return the bytes of its files."""
-        return sum(file.bytes for file in self.files)
-
-    @property
-    def row_bytes(self) -> int:
-        """Return the bytes of its rows in memory."""
-        return sum(file.row_bytes for file in self.files)
-
-
-@dataclass(frozen=True, slots=True)
-class ArchiveSnapshot(JsonDocument):
-    """All tables as of `ts` (TSO): every transaction through it is inside, none after.
-
-    `schemas` are the databases as their maker wrote them (JSON), `made_from` describes for people
-    what it was made from, `made_ms` is a Unix time.
-    """
-
-    JSON_NAME: ClassVar = "the manifest"
-    JSON_COMPLETE: ClassVar = True
-
-    id: str
-    ts: int
-    schema_version: int
-    cluster_id: int
-    made_ms: int
-    made_from: str
-    schemas: tuple[Mapping[str, Any], ...] = ()
-    tables: tuple[SnapshotTable, ...] = ()
-
-    @property
-    def path(self) -> str:
-        """Return the path of its manifest, in the archive."""
-        return f"{_FOLDER}/{self.id}/{_MANIFEST}"
-
-    @property
-    def rows(self) -> int:
-        return sum(table.rows for table in self.tables)
-
-    @property
-    def file_bytes(self) -> int:
-        """Return the bytes of all files that it names, wherever they lie."""
-        return sum(table.file_bytes for table in self.tables)
-
-    @property
-    def row_bytes(self) -> int:
-        """Return the bytes of its rows in memory."""
-        return sum(table.row_bytes for table in self.tables)
-
-    @property
-    def refers_to(self) -> tuple[str, ...]:
-        """Return the ids of older snapshots in whose folders files of this one lie."""
-        folders = {file.path.split("/")[1] for table in self.tables for file in table.files}
-        return tuple(sorted(folders - {self.id}))
-
-    def table(self, schema: str, name: str) -> SnapshotTable | None:
-        """Return the table of that name, None if there is none."""
-        return next((one for one in self.tables if (one.schema, one.name) == (schema, name)), None)
-
-    def to_bytes(self) -> bytes:
-        """Return the manifest as its file has it."""
-        return encode_checksummed({"format": FORMAT, **self.to_json()})
-
-    @classmethod
-    def from_bytes(cls, data: bytes) -> ArchiveSnapshot:
-        """Parse a manifest.
-
-        Strict: raises ValueError on a wrong checksum, format, field or type.
-        """
-        return cls.from_json(decode_checksummed(data, FORMAT))
-
-
-@dataclass(frozen=True, slots=True)
-class PendingSnapshot(JsonDocument):
-    """A snapshot in the making: its job, and the older snapshots whose files it may name."""
-
-    JSON_NAME: ClassVar = "the note of a snapshot that is being made"
-    JSON_COMPLETE: ClassVar = True
-
-    job: str
-    refers_to: tuple[str, ...] = ()
-    made_ms: int = field(default_factory=lambda: time.time_ns() // 1_000_000)
-
-    def to_bytes(self) -> bytes:
-        """Return the file's content."""
-        return encode_checksummed({"format": FORMAT, **self.to_json()})
-
-    @classmethod
-    def from_bytes(cls, data: bytes) -> PendingSnapshot:
-        """Parse what `to_bytes` wrote. Raises ValueError."""
-        return cls.from_json(decode_checksummed(data, FORMAT))
-
-
-def ts_of_snapshot(name: str) -> int:
-    """Return the timestamp (TSO) in a snapshot's name."""
-    return int(name.partition("-")[0])
-
-
-def snapshot_id(ts: int, token: str) -> str:
-    """Return the name of a snapshot as of `ts` (TSO).
-
-    `token` (digits and lower case letters) distinguishes it from others. Names sort by timestamp.
-    """
-    return f"{ts:020d}-{token}"
 
 
 class SnapshotStore:
@@ -230,7 +70,7 @@ class SnapshotStore:
 
         They are those of snapshots, of snapshots in the making, and of leftovers.
         """
-        return [name for name in self._storage.names(_FOLDER) if _ID.match(name)]
+        return [name for name in self._storage.names(FOLDER) if SNAPSHOT_ID.match(name)]
 
     def all(self) -> list[ArchiveSnapshot]:
         """Every snapshot, by timestamp."""
@@ -244,7 +84,7 @@ class SnapshotStore:
     def text(self, name: str) -> bytes | None:
         """Return a snapshot's manifest as its file has it; None if there is none, or none yet."""
         try:
-            return self._storage.read(f"{_FOLDER}/{name}/{_MANIFEST}")
+            return self._storage.read(f"{FOLDER}/{name}/{MANIFEST}")
         except FileNotFoundError:
             return None
 
@@ -253,7 +93,7 @@ class SnapshotStore:
         found = self.find(name)
         if found is None:
             raise RelayError(
-                f"{self._storage.url}/{_FOLDER}: there is no snapshot {name}",
+                f"{self._storage.url}/{FOLDER}: there is no snapshot {name}",
                 hint="`sluice snapshot list` names them",
             )
         return found
@@ -298,7 +138,7 @@ class SnapshotStore:
         before = self.pending(name)
         held = set(before.refers_to) if before is not None else set()
         if before is None or not held.issuperset(making.refers_to):
-            self._storage.replace(f"{_FOLDER}/{name}/{_PENDING}", making.to_bytes())
+            self._storage.replace(f"{FOLDER}/{name}/{_PENDING}", making.to_bytes())
         if isinstance(self._manifest(name), _Tombstone):
             raise self._forgotten_error(name)
         return [
@@ -321,7 +161,7 @@ class SnapshotStore:
         found = self._manifest(snapshot.id)
         if not isinstance(found, ArchiveSnapshot):
             raise self._forgotten_error(snapshot.id)
-        self._remove(f"{_FOLDER}/{snapshot.id}", {found.path, *_paths(found)})
+        self._remove(f"{FOLDER}/{snapshot.id}", {found.path, *_paths(found)})
         return found
 
     # Forgetting
@@ -338,7 +178,7 @@ class SnapshotStore:
         forgotten = encode_checksummed(
             {"format": FORMAT, _REMOVED_KEY: time.time_ns() // 1_000_000}
         )
-        self._storage.replace(f"{_FOLDER}/{name}/{_MANIFEST}", forgotten)
+        self._storage.replace(f"{FOLDER}/{name}/{MANIFEST}", forgotten)
         self.sweep()
 
     def sweep(self) -> None:
@@ -362,10 +202,10 @@ class SnapshotStore:
             name for name in gone if self._storage.lists_may_lag and gone[name].age_ms < _LAG_MS
         }
         for name in gone.keys() - held - young:
-            manifest = f"{_FOLDER}/{name}/{_MANIFEST}"
-            if not self._remove(f"{_FOLDER}/{name}", {manifest, *kept}) and gone[name].is_old:
+            manifest = f"{FOLDER}/{name}/{MANIFEST}"
+            if not self._remove(f"{FOLDER}/{name}", {manifest, *kept}) and gone[name].is_old:
                 self._storage.remove(manifest)
-                self._storage.remove_empty_directory(f"{_FOLDER}/{name}")
+                self._storage.remove_empty_directory(f"{FOLDER}/{name}")
 
     def _remove(self, folder: str, kept: set[str]) -> int:
         """Remove a folder's files but for those.
@@ -381,24 +221,24 @@ class SnapshotStore:
             elif path not in kept:
                 self._storage.remove(path)
             else:
-                left += name != _MANIFEST
+                left += name != MANIFEST
         self._storage.sweep(folder, 0.0)
         self._storage.remove_empty_directory(folder)
         return left
 
     def _forgotten_error(self, name: str) -> RelayError:
         return RelayError(
-            f"{self._storage.url}/{_FOLDER}/{name}: the snapshot was forgotten while it was"
+            f"{self._storage.url}/{FOLDER}/{name}: the snapshot was forgotten while it was"
             " being made",
             hint="make another one: `sluice snapshot make`",
         )
 
     def _manifest(self, name: str) -> ArchiveSnapshot | _Tombstone | None:
-        found: ArchiveSnapshot | _Tombstone | None = self._parsed(name, _MANIFEST, _parse_manifest)
+        found: ArchiveSnapshot | _Tombstone | None = self._parsed(name, MANIFEST, _parse_manifest)
         return found
 
     def _parsed(self, name: str, file: str, parse: Callable[[bytes], Any]) -> Any:
-        path = f"{_FOLDER}/{name}/{file}"
+        path = f"{FOLDER}/{name}/{file}"
         try:
             return parse(self._storage.read(path))
         except FileNotFoundError:

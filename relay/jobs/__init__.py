@@ -16,7 +16,8 @@ from sluice.relay.jobs.errors import (
     NotDoneError,
     StopRequested,
 )
-from sluice.relay.jobs.jobs import RESUME, Job, Jobs, JobStatus
+from sluice.relay.jobs.job import RESUME, Job, JobStatus
+from sluice.relay.jobs.jobs import Jobs
 from sluice.relay.jobs.lease import CANCEL, PAUSE, JobRun
 from sluice.relay.jobs.progress import JobCounts, JobProgress, TableProgress, WorkerProgress
 from sluice.relay.jobs.runner import Runner

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from sluice.relay.jobs.jobs import Job
+from sluice.relay.jobs.job import Job
 from sluice.relay.jobs.lease import JobRun
 
 __all__ = ["log_progress", "run_every", "stop_on_orders"]

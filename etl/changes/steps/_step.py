@@ -10,14 +10,8 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from sluice.errors import SluiceError
-from sluice.etl.changes.steps._details import (
-    LoadDetail,
-    ScopedDdl,
-    StepDetail,
-    SurvivingRows,
-    detail_from_text,
-    detail_to_text,
-)
+from sluice.etl.changes.steps._detail_text import detail_from_text, detail_to_text
+from sluice.etl.changes.steps._details import LoadDetail, ScopedDdl, StepDetail, SurvivingRows
 from sluice.tidb.table_name import full_name
 
 STEP_SCHEMA = pa.schema(

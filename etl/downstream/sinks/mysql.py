@@ -38,6 +38,7 @@ from sluice.etl.downstream import (
 )
 from sluice.etl.downstream.ddl import DdlExecutor, drop_uniqueness, hold_as_bytes
 from sluice.etl.downstream.sinks._chunk_columns import ChunkDoesNotFit
+from sluice.etl.downstream.sinks._coalesce import coalesce_small_steps
 from sluice.etl.downstream.sinks._drainer_progress import advance_past_ddl
 from sluice.etl.downstream.sinks._fenced_checkpoint import FencedCheckpoint, PipelinedCommit
 from sluice.etl.downstream.sinks._idempotent_ddl import IdempotentDdl
@@ -49,7 +50,7 @@ from sluice.etl.downstream.sinks.sink import (
     SinkResult,
     always_confirm,
 )
-from sluice.etl.downstream.sinks.write_executor import WriteExecutor, coalesce_small_steps
+from sluice.etl.downstream.sinks.write_executor import WriteExecutor
 from sluice.etl.settings import Downstream, Upstream
 from sluice.relay import AlignedChunk
 from sluice.tidb import PDClient, tso

@@ -31,9 +31,10 @@ from sluice.etl.downstream import (
     MySQLSession,
     Query,
 )
+from sluice.etl.downstream.sinks._coalesce import are_coalesced
 from sluice.etl.downstream.sinks.mysql import ChangeOrigin, MySQLSink
 from sluice.etl.downstream.sinks.sink import ApplyError, SinkResult
-from sluice.etl.downstream.sinks.write_executor import WriteExecutor, are_coalesced
+from sluice.etl.downstream.sinks.write_executor import WriteExecutor
 from sluice.etl.settings import Downstream
 
 _MAX_QUEUED_BYTES = 32 * 2**20

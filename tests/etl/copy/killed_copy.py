@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import sluice.relay.jobs.jobs
+import sluice.relay.jobs.job
 from sluice.etl.copy.bootstrap import BootstrapPlanner
 from sluice.etl.copy.worker import make_loads
 from sluice.etl.downstream.mysql import MySQLSession
@@ -151,7 +151,7 @@ def forked(do: Callable[[dict[str, Any]], int], command: dict[str, Any], said: P
 
 def main(do: Callable[[dict[str, Any]], int] = copy) -> None:
     """`do` what each command says in a process of its own; it returns how many steps that were."""
-    sluice.relay.jobs.jobs.DEAD_AFTER_S = 0.5
+    sluice.relay.jobs.job.DEAD_AFTER_S = 0.5
     started: dict[int, Path] = {}
     for number, line in enumerate(sys.stdin):
         command = json.loads(line)

@@ -7,7 +7,7 @@ from __future__ import annotations
 import signal
 from pathlib import Path
 
-import sluice.relay.jobs.jobs
+import sluice.relay.jobs.job
 from sluice.etl.history.as_of import run_locally
 from sluice.etl.restore import FilesRequest, files_folder, into_files, run_files
 from sluice.etl.settings import Downstream, Relay, Settings, Upstream
@@ -36,7 +36,7 @@ def write(url: str, folder: str, job: str, told: str, stop: str, how: str) -> No
     `stop` is the number of the step before which the signal `how` comes.
     """
     into_files._TABLES_PER_QUERY = TABLES_AT_A_TIME
-    sluice.relay.jobs.jobs.DEAD_AFTER_S = 0.1
+    sluice.relay.jobs.job.DEAD_AFTER_S = 0.1
     files_folder._LOCK_TIMEOUT_S = 0.2
     found = Jobs(RelayLog.open(url).storage).get(job)
     with Path(told).open("w", buffering=1, encoding="utf-8") as steps:

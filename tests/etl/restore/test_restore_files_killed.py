@@ -58,7 +58,7 @@ def shop() -> Iterator[Workshop]:
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sluice.relay.jobs.jobs.DEAD_AFTER_S", 0.1)
+    monkeypatch.setattr("sluice.relay.jobs.job.DEAD_AFTER_S", 0.1)
     monkeypatch.setattr(into_files, "_TABLES_PER_QUERY", TABLES_AT_A_TIME)
 
 

@@ -42,7 +42,7 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sluice.relay.jobs.jobs.DEAD_AFTER_S", 0.5)
+    monkeypatch.setattr("sluice.relay.jobs.job.DEAD_AFTER_S", 0.5)
 
 
 def begun(server: MariaDBServer, original: Path, folder: Path) -> str:

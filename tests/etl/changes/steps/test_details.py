@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from sluice.etl.changes.formats.layout import LoadLayout
 from sluice.etl.changes.steps import DeleteDetail, ListedRows, LoadDetail
-from sluice.etl.changes.steps._details import detail_from_text, detail_to_text
+from sluice.etl.changes.steps._detail_text import detail_from_text, detail_to_text
 
 NAMES = st.lists(st.sampled_from(["a", '"layout":', ',"layout":', "}", "é\\", ""]), max_size=3).map(
     tuple

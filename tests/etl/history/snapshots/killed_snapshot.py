@@ -15,7 +15,8 @@ from sluice.etl.history.snapshots import from_source
 from sluice.etl.history.snapshots.run import run_snapshot
 from sluice.etl.settings import Apply, Downstream, Relay, Settings, Upstream
 from sluice.relay import RelayLog
-from sluice.relay.jobs import Jobs, Runner, jobs
+from sluice.relay.jobs import Jobs, Runner
+from sluice.relay.jobs import job as job_module
 from tests.etl.history.snapshots.making import here
 
 CHUNKS_A_GROUP = 2
@@ -32,7 +33,7 @@ def settings_of(folder: str, pd_url: str) -> Settings:
 def make(folder: str, pd_url: str, name: str) -> None:
     """Run the job, or go on with it as soon as nothing is heard of who runs it."""
     from_source._MAX_GROUP_CHUNKS = CHUNKS_A_GROUP
-    jobs.DEAD_AFTER_S = 0.1
+    job_module.DEAD_AFTER_S = 0.1
     settings = settings_of(folder, pd_url)
     job = Jobs(RelayLog.open(settings.relay.url).storage).get(name)
     run_snapshot(settings, name, Runner("test"), make=here(settings, job))
