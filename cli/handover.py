@@ -37,13 +37,11 @@ def command(ctx: click.Context, *, to_drainer: bool, wait_s: float, config: str 
     continues, and print what to do next. Afterwards this pipeline refuses to write, until `sluice
     takeover`.
     """
-    from sluice.etl.operate import handover
+    from sluice.etl.operate.handover import hand_over
 
     if not to_drainer:
         raise click.UsageError("--to-drainer is missing: `sluice handover --to-drainer`")
-    done = handover.hand_over(
-        settings_for_write(ctx, config), partial(click.echo, err=True), wait_s
-    )
+    done = hand_over(settings_for_write(ctx, config), partial(click.echo, err=True), wait_s)
     click.echo(
         f"handed over: {done.place} is complete through {tso.text(done.commit_ts)}, and nothing of"
         " this pipeline writes there any more. Next:"

@@ -8,9 +8,9 @@ from typing import Any
 
 import click
 
-from sluice.cli._job_lines import job_lines
 from sluice.cli._settings import config_option, config_path
 from sluice.cli._stack import stack_of
+from sluice.cli.jobs import job_lines
 from sluice.cli.overrides import lines as override_lines
 from sluice.devstack import LOOPBACK, PUMP_NAMES, ProgressView, Stack, airflow_url, password_file
 from sluice.devstack.launch import client_file

@@ -59,16 +59,16 @@ def command(
     With --check: connect to every server, list what would stop a takeover (exit code 1) or differ,
     and write nothing.
     """
-    from sluice.etl.operate import handover
+    from sluice.etl.operate.takeover import mark_copied, take_over
 
     if drainer_toml is not None and not (check_only and config is None):
         raise click.UsageError("a drainer.toml goes with --check, and without --config")
     if check_only:
         return _check(_of_drainer(drainer_toml) if drainer_toml else settings_of(ctx, config))
     click.echo(
-        handover.mark_copied(settings_for_write(ctx, config), tables)
+        mark_copied(settings_for_write(ctx, config), tables)
         if tables
-        else handover.take_over(settings_for_write(ctx, config), partial(click.echo, err=True))
+        else take_over(settings_for_write(ctx, config), partial(click.echo, err=True))
     )
     return 0
 

@@ -12,9 +12,8 @@ from sluice.etl.downstream.ddl import column_type
 from sluice.etl.history.as_of import AsOfTable, TableFrames, as_frames, tables_as_of
 from sluice.etl.settings import Settings
 from sluice.expectations.dataset import ColumnShape, TableShape
-from sluice.expectations.errors import QualityError
 from sluice.expectations.server_shape import plain_type
-from sluice.expectations.suite import REPLICATION
+from sluice.expectations.suite import REPLICATION, QualityError
 from sluice.tidb import tso
 from sluice.tidb.table_name import TableName, exactly, full_name
 

@@ -13,8 +13,7 @@ from typing import Any
 from sluice.etl.downstream.sinks import read_checkpoint
 from sluice.etl.settings import Settings
 from sluice.expectations.dataset import TableShape
-from sluice.expectations.errors import QualityError
-from sluice.expectations.suite import REPLICATION
+from sluice.expectations.suite import REPLICATION, QualityError
 from sluice.relay import RelayError
 from sluice.relay.archive import Archive
 from sluice.tidb import tso

@@ -17,9 +17,8 @@ from sluice.etl.settings import Downstream, Settings, with_target
 from sluice.expectations.dataset import Dataset, using
 from sluice.expectations.docs import DataDocs
 from sluice.expectations.docs_pages import ExpectationLine
-from sluice.expectations.errors import QualityError, QualityFailedError
 from sluice.expectations.results import QualityResults
-from sluice.expectations.suite import REPLICATION, Suite
+from sluice.expectations.suite import REPLICATION, QualityError, QualityFailedError, Suite
 from sluice.expectations.suite_files import SuiteFolder
 from sluice.relay.quality import PASSED, SEVERITIES, FailedExpectation, QualityRun
 from sluice.tidb.table_name import fits

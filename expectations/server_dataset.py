@@ -15,8 +15,8 @@ from sluice.etl.downstream import MySQLSession
 from sluice.etl.history.snapshots.consistent_reader import ConsistentReader
 from sluice.etl.settings import Downstream, Settings
 from sluice.expectations.dataset import TableShape, quoted
-from sluice.expectations.errors import QualityError
 from sluice.expectations.server_shape import shape_of, table_names
+from sluice.expectations.suite import QualityError
 from sluice.tidb import tso
 from sluice.tidb.table_name import TableName
 

@@ -8,11 +8,39 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from sluice.expectations.errors import SuiteError
+from sluice.errors import RequestError, SluiceError
 from sluice.relay.quality import SEVERITIES
 from sluice.tidb.table_name import names_table
 
-__all__ = ["DATASETS", "REPLICATION", "Expectation", "Suite"]
+__all__ = [
+    "DATASETS",
+    "REPLICATION",
+    "Expectation",
+    "QualityError",
+    "QualityFailedError",
+    "Suite",
+    "SuiteError",
+]
+
+
+class SuiteError(RequestError):
+    """An invalid file with expectations; names the file and the place in it."""
+
+    hint = "correct the file"
+
+
+class QualityError(RequestError):
+    """It can't be looked at what was asked for."""
+
+
+class QualityFailedError(SluiceError):
+    """Expectations aren't met that fail the run."""
+
+    hint = (
+        "look at the rows in the Data Docs: correct the data, or the expectation if it is what was"
+        " wrong"
+    )
+
 
 REPLICATION = "replication"
 """The suite about the replication itself."""

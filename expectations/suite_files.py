@@ -14,18 +14,13 @@ from pathlib import Path
 from urllib.parse import quote
 
 from sluice.etl.settings import Settings
-from sluice.expectations.errors import QualityError, SuiteError
 from sluice.expectations.propose import propose, propose_for_replication
 from sluice.expectations.server_dataset import open_downstream_dataset
-from sluice.expectations.suite import Expectation, Suite
+from sluice.expectations.suite import Expectation, QualityError, Suite, SuiteError
 from sluice.tidb.table_name import fits
 
-__all__ = [
-    "SuiteFolder",
-    "WriteResult",
-    "propose_suites",
-    "text_of",
-]
+__all__ = ["SuiteFolder", "WriteResult", "propose_suites", "text_of"]
+
 _ENDING = ".toml"
 _DIGEST = "# proposed: "
 _HEAD = """\

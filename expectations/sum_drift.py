@@ -16,8 +16,8 @@ import pyarrow.compute as pc
 
 from sluice.etl.history.as_of import differences_between
 from sluice.etl.settings import Settings
-from sluice.expectations.errors import QualityError
 from sluice.expectations.lake_dataset import upstream_names
+from sluice.expectations.suite import QualityError
 from sluice.tidb.table_name import exactly
 
 __all__ = ["SumChange", "sum_changes"]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from sluice.etl.settings import Settings
 from sluice.etl.verify import Difference, VerifyRequest, create_verify, run_verify
-from sluice.expectations.errors import QualityError
 from sluice.expectations.lake_dataset import upstream_names
+from sluice.expectations.suite import QualityError
 from sluice.relay.jobs import DONE, Runner
 from sluice.tidb import tso
 

@@ -20,9 +20,9 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
+from sluice.bench.limits import Figures, Probe
 from sluice.bench.limits.database import database
 from sluice.bench.limits.disk import disk
-from sluice.bench.limits.probe import Figures, Probe
 from sluice.bench.limits.processor import processor
 from sluice.bench.limits.wire import wire
 from sluice.bench.results import document, keep, shown

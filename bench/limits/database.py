@@ -20,7 +20,7 @@ import numpy as np
 import psutil
 import pymysql
 
-from sluice.bench.limits.probe import Figures, Round
+from sluice.bench.limits import Figures, Round
 from sluice.devstack import LOOPBACK, Stack
 
 _FILE_ROWS = 25_000

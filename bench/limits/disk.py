@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from sluice.bench.limits.probe import Figures, Round
+from sluice.bench.limits import Figures, Round
 
 _CASES = ((16, 128), (64, 128), (256, 128), (64, 1024))
 _MOST_BYTES = (2**16, 2**18, 2**20, 2**22)

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from sluice.bench.limits.probe import Figures, Round
+from sluice.bench.limits import Figures, Round
 
 _ROWS = 25_000
 _WIDTHS = (8, 4, 120, 60)

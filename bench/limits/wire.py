@@ -23,7 +23,7 @@ from pathlib import Path
 import grpc
 import numpy as np
 
-from sluice.bench.limits.probe import Figures, Round
+from sluice.bench.limits import Figures, Round
 
 _LOOPBACK = "127.0.0.1"
 _CALL = b"x" * 128

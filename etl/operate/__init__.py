@@ -10,20 +10,22 @@ from sluice.etl.operate.commands import (
     LAND,
     MODE_AS_SET,
     OperateError,
-    accept,
     describe_pipeline,
     find_stopped_dags,
     notes_on_paused_dag,
     pause,
-    remove_override,
-    replace_ddl,
     resume,
     run_until,
     settings_for_run,
+)
+from sluice.etl.operate.form_actions import ACTIONS, OperateForm, dispatch, order_job
+from sluice.etl.operate.override_commands import (
+    accept,
+    remove_override,
+    replace_ddl,
     skip_ddl,
     skip_transaction,
 )
-from sluice.etl.operate.form_actions import ACTIONS, OperateForm, dispatch, order_job
 from sluice.etl.operate.status import (
     list_overrides,
     orders,

@@ -10,14 +10,16 @@ from sluice.etl.changes.formats.sql_scripts import split_statements
 from sluice.etl.operate.commands import (
     BOTH,
     OperateError,
-    accept,
     describe_pipeline,
     notes_on_paused_dag,
     pause,
-    remove_override,
-    replace_ddl,
     resume,
     run_until,
+)
+from sluice.etl.operate.override_commands import (
+    accept,
+    remove_override,
+    replace_ddl,
     skip_ddl,
     skip_transaction,
 )
@@ -115,11 +117,12 @@ def _dispatch(settings: Settings, form: OperateForm) -> str:
 
 
 def _take_or_hand_over(settings: Settings, action: str) -> str:
-    from sluice.etl.operate import handover
+    from sluice.etl.operate.handover import hand_over
+    from sluice.etl.operate.takeover import take_over
 
     if action == "takeover":
-        return handover.take_over(settings, log.info)
-    done = handover.hand_over(settings, log.info)
+        return take_over(settings, log.info)
+    done = hand_over(settings, log.info)
     return "\n".join(
         [
             f"handed over: {done.place} is complete through {tso.text(done.commit_ts)}. Next:",

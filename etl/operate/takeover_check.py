@@ -22,7 +22,7 @@ from sluice.etl.downstream.ownership import (
 )
 from sluice.etl.downstream.sinks import read_checkpoint
 from sluice.etl.landing import NoCheckpointError, position_without_checkpoint, version_at
-from sluice.etl.operate.other_sessions import seen_writing
+from sluice.etl.operate.takeover import seen_writing
 from sluice.etl.settings import Downstream, Settings, Target, Upstream
 from sluice.relay import RelayError
 from sluice.tidb import (

@@ -23,11 +23,10 @@ if TYPE_CHECKING:
         run_files,
         run_restore,
     )
-    from sluice.etl.restore.plan import RestorePlan
+    from sluice.etl.restore.plan import RestorePlan, RestoreSummary, RestoreVerification
     from sluice.etl.restore.planning import plan_restore
     from sluice.etl.restore.request import SAME_SERVER_INTO, FilesRequest, RestoreRequest
     from sluice.etl.restore.scratch import ScratchSchema, scratch_schema_name
-    from sluice.etl.restore.summary import RestoreSummary, RestoreVerification
 
 __all__ = [
     "SAME_SERVER_INTO",
@@ -63,11 +62,11 @@ __getattr__ = lazy_getattr(
         "FilesSummary": "sluice.etl.restore.files_folder",
         "RestoreRequest": "sluice.etl.restore.request",
         "RestorePlan": "sluice.etl.restore.plan",
-        "RestoreSummary": "sluice.etl.restore.summary",
+        "RestoreSummary": "sluice.etl.restore.plan",
         "RestoredFile": "sluice.etl.restore.files_folder",
         "SAME_SERVER_INTO": "sluice.etl.restore.request",
         "ScratchSchema": "sluice.etl.restore.scratch",
-        "RestoreVerification": "sluice.etl.restore.summary",
+        "RestoreVerification": "sluice.etl.restore.plan",
         "RestoreExecutor": "sluice.etl.restore.executor",
         "create_or_resume": "sluice.etl.restore.jobs",
         "cancel_files": "sluice.etl.restore.jobs",

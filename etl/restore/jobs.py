@@ -15,11 +15,10 @@ from sluice.etl.restore.files_folder import FilesSummary
 from sluice.etl.restore.files_plan import FilesPlan, plan_files
 from sluice.etl.restore.into_files import FilesRestoreJob
 from sluice.etl.restore.pinning import cancelling, pin, unpin
-from sluice.etl.restore.plan import RestorePlan
+from sluice.etl.restore.plan import RestorePlan, RestoreSummary
 from sluice.etl.restore.planning import plan_restore
 from sluice.etl.restore.request import FilesRequest, RestoreRequest
 from sluice.etl.restore.run import RestoreRun
-from sluice.etl.restore.summary import RestoreSummary
 from sluice.etl.settings import Settings
 from sluice.relay.jobs import (
     CANCELLED,

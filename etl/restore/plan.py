@@ -1,17 +1,19 @@
-"""Define the plan of a restore: kept by its job, and shown to people before."""
+"""Define the plan of a restore, which its job keeps, and the summary of its outcome."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from sluice.etl.copy.plan import CopyPlan
 from sluice.etl.restore.lineage import Name
+from sluice.relay.jobs import DONE
 from sluice.relay.json_codec import JsonDocument
 from sluice.tidb import tso
 from sluice.tidb.schema import Schema, Table
 
-__all__ = ["RestoreCost", "RestorePlan"]
+__all__ = ["RestoreCost", "RestorePlan", "RestoreSummary", "RestoreVerification"]
 
 _MAX_SHOWN = 20
 
@@ -110,3 +112,42 @@ class RestorePlan(JsonDocument):
 def _duration(seconds: float) -> str:
     minutes, rest = divmod(round(max(seconds, 1.0)), 60)
     return f"{minutes} min {rest} s" if minutes else f"{rest} s"
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreVerification:
+    """How the restored tables were verified.
+
+    `tables` with `rows` were compared with the state that Spark computes from snapshot and archive,
+    and those of `with_tidb` with TiDB as of the moment; `note` names what wasn't, and why.
+    """
+
+    tables: int = 0
+    rows: int = 0
+    with_tidb: int = 0
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreSummary:
+    """What was done.
+
+    `snapshot_rows`, `changes` and `ddls` count what this process loaded and applied; `seconds` of
+    each stage, and of all. `state`: DONE, PAUSED or CANCELLED; `left`: what a cancelled one left.
+    """
+
+    job: str
+    to: str
+    until: int
+    tables: int
+    snapshot_rows: int = 0
+    changes: int = 0
+    ddls: int = 0
+    seconds: float = 0.0
+    stages_s: Mapping[str, float] = field(default_factory=dict)
+    verified: RestoreVerification = RestoreVerification()
+    pace: Mapping[str, float] = field(default_factory=dict)
+    """The measured pace of this restore, see `sluice.etl.restore.estimate`."""
+    warnings: tuple[str, ...] = ()
+    state: str = DONE
+    left: tuple[str, ...] = ()

@@ -5,9 +5,9 @@ Each finds what a process before this one has done.
 1. what is landed and not archived is archived; what is to be replaced is set aside:
    `sluice.etl.restore.scratch`
 2. the snapshot is loaded, as a bootstrap does it: tables, rows, indexes, the checkpoint:
-   `sluice.etl.restore.load_snapshot`
+   `sluice.etl.restore.stages`
 3. the archive is applied from there, as replication does it, from checkpoint to checkpoint:
-   `sluice.etl.restore.replay_log`
+   `sluice.etl.restore.stages`
 4. what wasn't asked for goes, views and sequences come; every table is verified
 5. the result is written down; then the scratch database goes, and with it what was replaced
 """
@@ -37,12 +37,10 @@ from sluice.etl.restore.emptied_tables import check_overrides, overridden_commit
 from sluice.etl.restore.estimate import TimeEstimate
 from sluice.etl.restore.executor import RestoreExecutor
 from sluice.etl.restore.lineage import Name
-from sluice.etl.restore.load_snapshot import LoadSnapshot
-from sluice.etl.restore.plan import RestorePlan
-from sluice.etl.restore.replay_log import replay_log
+from sluice.etl.restore.plan import RestorePlan, RestoreSummary, RestoreVerification
 from sluice.etl.restore.request import RestoreRequest
 from sluice.etl.restore.scratch import ScratchSchema, scratch_schema_name
-from sluice.etl.restore.summary import RestoreSummary, RestoreVerification
+from sluice.etl.restore.stages import LoadSnapshot, replay_log
 from sluice.etl.restore.target_inspection import inspect_target
 from sluice.etl.restore.verify import verify_restored
 from sluice.etl.settings import Settings

@@ -16,8 +16,7 @@ from sluice.etl.history.as_of.api import PlanExecutor
 from sluice.etl.history.snapshots.consistent_reader import ConsistentReader
 from sluice.etl.history.snapshots.downstream_rows import DownstreamTable
 from sluice.etl.restore.errors import RestoreMismatchError
-from sluice.etl.restore.plan import RestorePlan
-from sluice.etl.restore.summary import RestoreVerification
+from sluice.etl.restore.plan import RestorePlan, RestoreVerification
 from sluice.etl.settings import Settings
 from sluice.relay import SKIP
 from sluice.relay.archive import Archive

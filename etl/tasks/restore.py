@@ -20,10 +20,9 @@ from sluice.etl.restore.jobs import (
     run_files,
     run_restore,
 )
-from sluice.etl.restore.plan import RestorePlan
+from sluice.etl.restore.plan import RestorePlan, RestoreSummary
 from sluice.etl.restore.planning import plan_restore
 from sluice.etl.restore.request import FilesRequest, RestoreRequest
-from sluice.etl.restore.summary import RestoreSummary
 from sluice.etl.settings import Settings
 from sluice.etl.tasks.job_kinds import JobKind, ShowProgress
 from sluice.relay.jobs import CANCELLED, PAUSED, Job, Jobs, Runner

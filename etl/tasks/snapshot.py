@@ -11,10 +11,9 @@ from sluice.etl.display_units import format_size
 from sluice.etl.history.errors import SnapshotError
 from sluice.etl.history.snapshots.plan import SnapshotPlan
 from sluice.etl.history.snapshots.preflight import abbreviate_problems
-from sluice.etl.history.snapshots.request import AUTO, SnapshotRequest
+from sluice.etl.history.snapshots.request import AUTO, SnapshotJobSummary, SnapshotRequest
 from sluice.etl.history.snapshots.run import (
     KIND,
-    SnapshotJobSummary,
     cancel_snapshot,
     create_snapshot,
     plan_snapshot,

@@ -11,8 +11,7 @@ from sluice.etl.display_units import format_size, format_value
 from sluice.etl.settings import Settings
 from sluice.etl.tasks.job_kinds import JobKind, ShowProgress
 from sluice.etl.verify import Difference, TableResult, VerifySummary
-from sluice.etl.verify.errors import UnequalError
-from sluice.etl.verify.request import AUTO, VerifyRequest
+from sluice.etl.verify.result import AUTO, UnequalError, VerifyRequest
 from sluice.etl.verify.run import KIND, cancel_verify, create_verify, run_verify
 from sluice.relay.jobs import DONE, Job, Runner
 from sluice.relay.verification_log import CONTINUOUS, Verifications
@@ -66,7 +65,7 @@ class VerifyKind(JobKind):
 
     def check(self, summary: VerifySummary) -> None:
         if not summary.equal:
-            raise UnequalError.of(summary)
+            raise UnequalError.from_summary(summary)
 
 
 def lines(summary: VerifySummary) -> Iterator[str]:

@@ -18,8 +18,7 @@ from sluice.etl.verify.endpoint import (
 from sluice.etl.verify.errors import VerifyError
 
 if TYPE_CHECKING:
-    from sluice.etl.verify.request import AUTO, VerifyRequest
-    from sluice.etl.verify.result import TableResult, VerifySummary
+    from sluice.etl.verify.result import AUTO, TableResult, VerifyRequest, VerifySummary
     from sluice.etl.verify.run import KIND, cancel_verify, create_verify, run_verify
 
 __all__ = [
@@ -45,10 +44,10 @@ __all__ = [
 __getattr__ = lazy_getattr(
     __name__,
     {
-        "AUTO": "sluice.etl.verify.request",
+        "AUTO": "sluice.etl.verify.result",
         "KIND": "sluice.etl.verify.run",
         "TableResult": "sluice.etl.verify.result",
-        "VerifyRequest": "sluice.etl.verify.request",
+        "VerifyRequest": "sluice.etl.verify.result",
         "VerifySummary": "sluice.etl.verify.result",
         "cancel_verify": "sluice.etl.verify.run",
         "create_verify": "sluice.etl.verify.run",

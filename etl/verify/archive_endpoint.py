@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from sluice.etl.history.as_of import AsOfError, PlanExecutor, TimeTravelQuery, tables_as_of
 from sluice.etl.history.as_of.hash_partitions import PartSums, rows_of_parts
-from sluice.etl.history.retain.restorable import tables_restorable_at
+from sluice.etl.history.retain.status import tables_restorable_at
 from sluice.etl.history.snapshots.consistent_reader import ConsistentReader
 from sluice.etl.history.snapshots.preflight import downstream_table_of
 from sluice.etl.settings import Settings

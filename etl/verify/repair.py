@@ -16,8 +16,7 @@ from sluice.etl.settings import Settings
 from sluice.etl.verify.errors import VerifyError
 from sluice.etl.verify.reapply.latest_rows import condition_of
 from sluice.etl.verify.repair_sql import RepairStatements, repair_script
-from sluice.etl.verify.request import VerifyRequest
-from sluice.etl.verify.result import TableResult, VerifySummary
+from sluice.etl.verify.result import TableResult, VerifyRequest, VerifySummary
 from sluice.etl.verify.row_diff import RowDiff, differing_keys, key_of
 from sluice.etl.verify.saved_results import SavedResults
 from sluice.etl.verify.tables import only_columns

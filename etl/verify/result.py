@@ -1,16 +1,55 @@
-"""Define the results of a verification."""
+"""Define the request for a verification, and its results."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
+from sluice.errors import SluiceError
+from sluice.etl.changes.rules import Filter, only_tables
 from sluice.etl.verify.endpoint import Difference
+from sluice.etl.verify.errors import VerifyError
 from sluice.etl.verify.tables import ExcludedTable
+from sluice.relay.json_codec import JsonDocument
 from sluice.relay.verification_log import TableVerified, VerificationMethod, VerifiedRun
 
-__all__ = ["TableResult", "VerifySummary"]
+__all__ = ["AUTO", "METHODS", "TableResult", "VerifyRequest", "VerifySummary"]
+
+AUTO = "auto"
+METHODS = ("auto", "upstream", "archive")
+
+_MAX_SHOWN = 10
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyRequest(JsonDocument):
+    """A request to verify; `tables`: globs of `schema.table` upstream, none: all.
+
+    `how`: with TiDB ("upstream"), with snapshot and archive ("archive"), or AUTO: with TiDB if the
+    settings name its SQL address and it still has that moment.
+    """
+
+    JSON_COMPLETE: ClassVar = True
+
+    tables: tuple[str, ...] = ()
+    how: str = AUTO
+
+    def check(self) -> None:
+        """Raise VerifyError for what isn't possible."""
+        if self.how not in METHODS:
+            raise VerifyError(
+                f"{self.how!r} is no way to verify", hint=f"one of {', '.join(METHODS)}"
+            )
+        if wrong := [glob for glob in self.tables if "." not in glob]:
+            raise VerifyError(
+                f"{wrong[0]!r} names no table",
+                hint="write schema.table; * and ? stand for others",
+            )
+
+    def wants(self, schema: str, name: str) -> bool:
+        """Return whether a table is to be compared."""
+        return not self.tables or only_tables(Filter(), self.tables).wants_table(schema, name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,3 +186,34 @@ class VerifySummary:
     def to_json(self) -> dict[str, Any]:
         """Return JSON values, for scripts."""
         return self.totals() | {"tables": [table.to_json() for table in self.tables]}
+
+
+class UnequalError(SluiceError):
+    """Both sides were compared, and aren't equal."""
+
+    hint = (
+        "`sluice verify --json` lists each row that differs; `sluice verify --repair --apply` makes"
+        " them right"
+    )
+
+    @classmethod
+    def from_summary(cls, summary: VerifySummary) -> Self:
+        """Return the error that names the tables, and the first row of each."""
+        found = []
+        for table in summary.unequal[:_MAX_SHOWN]:
+            if table.problem:
+                found.append(f"{table.name} can't be compared: {table.problem}")
+                continue
+            first = table.examples[0] if table.examples else None
+            row = f", among them {dict(first.key)}, {first.kind}" if first is not None else ""
+            found.append(
+                f"{table.name}: {max(table.differences, 1):,} rows of {table.rows:,} differ{row}"
+            )
+        found += [f"{name} is downstream only" for name in summary.only_downstream[:_MAX_SHOWN]]
+        found += [] if summary.tables else ["no table was compared"]
+        more = (
+            f"; and {len(summary.unequal) - _MAX_SHOWN} more tables"
+            if len(summary.unequal) > _MAX_SHOWN
+            else ""
+        )
+        return cls(f"at the checkpoint {summary.ts}: {'; '.join(found)}{more}")

@@ -25,8 +25,7 @@ from sluice.etl.verify.downstream_endpoint import DownstreamEndpoint
 from sluice.etl.verify.endpoint import ComparedTable
 from sluice.etl.verify.errors import VerifyError
 from sluice.etl.verify.explain_missing import explain_missing
-from sluice.etl.verify.request import AUTO, VerifyRequest
-from sluice.etl.verify.result import TableResult, VerifySummary
+from sluice.etl.verify.result import AUTO, TableResult, VerifyRequest, VerifySummary
 from sluice.etl.verify.result_collector import MAX_EXAMPLES, ResultCollector
 from sluice.etl.verify.table_compare import ComparedRange, TableComparer, TableComparison
 from sluice.etl.verify.tables import compared_tables, only_downstream

@@ -15,9 +15,9 @@ from typing import Any, ClassVar
 from great_expectations.expectations.expectation import BatchExpectation
 
 from sluice.expectations.dataset import Dataset, Reference, current, pipeline, quoted
-from sluice.expectations.errors import QualityError
 from sluice.expectations.gx.examples import MAX_EXAMPLES, as_text, example_rows
 from sluice.expectations.profile import without_parent
+from sluice.expectations.suite import QualityError
 from sluice.expectations.sum_drift import sum_changes
 from sluice.expectations.upstream_rows import compared_with_upstream
 from sluice.tidb import tso

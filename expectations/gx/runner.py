@@ -22,12 +22,11 @@ from great_expectations.data_context.types.base import (
 )
 from great_expectations.expectations.registry import get_expectation_impl
 
-from sluice.expectations.errors import SuiteError
 from sluice.expectations.gx.custom import FOUND, OWN, Found, OwnExpectation
 from sluice.expectations.gx.examples import MAX_EXAMPLES, as_json
 from sluice.expectations.gx.replication import OF_REPLICATION
 from sluice.expectations.gx.source import Batches, no_rows
-from sluice.expectations.suite import REPLICATION, Expectation, Suite
+from sluice.expectations.suite import REPLICATION, Expectation, Suite, SuiteError
 from sluice.relay.quality import FailedExpectation
 
 __all__ = ["SuiteResult", "SuiteRunner", "observed"]

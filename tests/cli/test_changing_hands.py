@@ -23,7 +23,7 @@ from sluice.etl import load_settings, operate
 from sluice.etl.apply import run_apply
 from sluice.etl.apply.run import ApplyError, OtherWriterError
 from sluice.etl.downstream import Checkpoint, CheckpointTable, InFlight, MySQLSession
-from sluice.etl.operate import handover
+from sluice.etl.operate import takeover
 from sluice.etl.operate.overview import overview
 from sluice.relay import Control, RelayLog, StopMark
 from sluice.relay.storage import LocalStorage
@@ -76,7 +76,7 @@ def config(story: Story, pd_url: str, tmp_path: Path, monkeypatch: pytest.Monkey
     )
     monkeypatch.setenv("SLUICE_CONFIG", str(path))
     monkeypatch.setenv("SLUICE_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr("sluice.etl.operate.handover._CHECKPOINT_WATCH_S", 0.1)
+    monkeypatch.setattr("sluice.etl.operate.takeover._CHECKPOINT_WATCH_S", 0.1)
     return path
 
 
@@ -316,7 +316,7 @@ def test_a_checkpoint_that_still_moves_is_not_taken_over(
 
     somebody_writes(0)
     with monkeypatch.context() as patch:
-        patch.setattr("sluice.etl.operate.handover.time", SimpleNamespace(sleep=somebody_writes))
+        patch.setattr("sluice.etl.operate.takeover.time", SimpleNamespace(sleep=somebody_writes))
         assert "another process writes there" in sluice("takeover", code=1).stderr
     assert (
         f"127.0.0.1:{story.server.port}, checkpoint tidb_binlog.checkpoint is this pipeline's now"
@@ -382,7 +382,7 @@ def test_an_order_that_is_given_during_a_takeover_counts(
     """What was asked for before it is over with it: here, that all waits."""
     apply(story, config)
     sluice("handover", "--to-drainer")
-    relay, watch = RelayLog.open(story._url), handover._await_unmoved_checkpoint
+    relay, watch = RelayLog.open(story._url), takeover._await_unmoved_checkpoint
     assert relay.control() == Control(land_paused=True, apply_paused=True)
 
     def ordered(*words: Any) -> Any:
@@ -390,7 +390,7 @@ def test_an_order_that_is_given_during_a_takeover_counts(
         operate.run_until(load_settings(config), str(story._ts + 5))
         return found
 
-    monkeypatch.setattr(handover, "_await_unmoved_checkpoint", ordered)
+    monkeypatch.setattr(takeover, "_await_unmoved_checkpoint", ordered)
     assert "waits where it was asked to" in sluice("takeover").stdout
     assert relay.control() == Control(apply_until_ts=story._ts + 5)
 

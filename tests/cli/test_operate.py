@@ -15,7 +15,7 @@ from subprocess import CompletedProcess
 
 import pytest
 
-from sluice.cli._job_lines import job_lines
+from sluice.cli.jobs import job_lines
 from sluice.etl import load_settings
 from sluice.etl.landing._control import LandingControl
 from sluice.etl.landing._misplaced_rows import MisplacedRowError

@@ -20,13 +20,12 @@ from sluice.etl.history.as_of import differences_between, run_locally
 from sluice.etl.settings import Settings, load_settings, parse_settings, read_target
 from sluice.expectations import sum_drift as sums
 from sluice.expectations.dataset import using
-from sluice.expectations.errors import QualityError, SuiteError
 from sluice.expectations.gx.runner import SuiteRunner
 from sluice.expectations.propose import propose_for_replication
 from sluice.expectations.replication import ReplicationDataset
 from sluice.expectations.results import QualityResults, QualityRun
 from sluice.expectations.run import QualityRequest, QualitySummary, run_quality
-from sluice.expectations.suite import Expectation, Suite
+from sluice.expectations.suite import Expectation, QualityError, Suite, SuiteError
 from sluice.expectations.suite_files import SuiteFolder, WriteResult, propose_suites
 from sluice.relay import RelayLog
 from sluice.relay.archive import Archive

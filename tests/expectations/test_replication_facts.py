@@ -13,8 +13,8 @@ import pytest
 
 from sluice.etl.history.as_of import run_locally, tables_as_of
 from sluice.etl.settings import Settings, parse_settings
-from sluice.expectations.errors import QualityError
 from sluice.expectations.replication import HOUR_MS, ReplicationDataset
+from sluice.expectations.suite import QualityError
 from sluice.expectations.sum_drift import sum_changes
 from sluice.relay import RelayLog
 from sluice.relay.archive import Archive, ArchiveFile, ArchiveSegment, LakeFile

@@ -9,7 +9,7 @@ import pytest
 
 from sluice.etl.apply import BatchReport, run_apply
 from sluice.etl.apply.run import OtherWriterError
-from sluice.etl.operate import handover
+from sluice.etl.operate import takeover
 from sluice.etl.settings import Apply, Relay, Settings, Upstream
 from tests.etl.apply.test_apply_random import fresh, rows_of
 from tests.etl.mariadb_fixture import MariaDBServer
@@ -63,9 +63,9 @@ def test_a_lost_relay_log_is_landed_again_from_the_checkpoint_on(
     with pytest.raises(OtherWriterError, match="sluice takeover"):
         run_apply(settings, until_ts=last.hi, run_seconds=240, prepare=local_preparer(settings))
     # Nobody else writes: the registry, which isn't there, would say so.
-    monkeypatch.setattr(handover, "_require_no_other_writer", lambda *_: 7)
-    monkeypatch.setattr(handover, "_CHECKPOINT_WATCH_S", 0.0)
-    assert "is this pipeline's now; applying goes on from" in handover.take_over(
+    monkeypatch.setattr(takeover, "_require_no_other_writer", lambda *_: 7)
+    monkeypatch.setattr(takeover, "_CHECKPOINT_WATCH_S", 0.0)
+    assert "is this pipeline's now; applying goes on from" in takeover.take_over(
         settings, lambda _: None
     )
     run_apply(settings, until_ts=last.hi, run_seconds=240, prepare=local_preparer(settings))

@@ -22,9 +22,8 @@ from sluice.etl.copy.backfill.chunk_scheduler import AlignedChunkScheduler
 from sluice.etl.copy.backfill.downstream_session import BackfillDownstream
 from sluice.etl.copy.backfill.plan import BackfillPlan, BackfillTablePlan
 from sluice.etl.copy.backfill.progress_state import BackfillChunk, BackfillState, BackfillStateFile
-from sluice.etl.copy.backfill.reader import ReadRequest, ReadResult
+from sluice.etl.copy.backfill.reader import ReadChunk, ReadRequest, ReadResult
 from sluice.etl.copy.backfill.request import BackfillRequest
-from sluice.etl.copy.backfill.spark_reader import ReadChunk
 from sluice.etl.copy.backfill.table_key import range_key
 from sluice.etl.copy.backfill.throttle import AdaptiveChunkSize, RowRateLimiter
 from sluice.etl.copy.backfill.upstream_catalog import UpstreamCatalog

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Self
 
@@ -149,3 +149,7 @@ class ReadChunks:
             with _session_of(TidbAddress.from_json(self.address)) as session:
                 found = read_chunk(session, storage, ReadRequest.parse(text))
             yield text_batch(found.to_text())
+
+
+ReadChunk = Callable[[ReadRequest], ReadResult]
+"""Raises CopyError, SparkError, OSError."""

@@ -13,12 +13,14 @@ from sluice.errors import SluiceError
 from sluice.etl.copy.backfill.backfill_job import BackfillEndpoints, BackfillJob, end_repair
 from sluice.etl.copy.backfill.downstream_session import BackfillDownstream
 from sluice.etl.copy.backfill.plan import BackfillPlan, make_backfill_plan
+from sluice.etl.copy.backfill.reader import ReadChunk, ReadChunks, ReadRequest, ReadResult
 from sluice.etl.copy.backfill.request import BackfillRequest
-from sluice.etl.copy.backfill.spark_reader import ReadChunk, SparkChunkReader
 from sluice.etl.copy.backfill.upstream_catalog import UpstreamCatalog
 from sluice.etl.copy.errors import BackfillError
+from sluice.etl.copy.tidb_session import TidbAddress
 from sluice.etl.downstream.ownership import PipelineIdentity
 from sluice.etl.settings import Settings
+from sluice.etl.spark.job_calls import JobCalls
 from sluice.etl.spark.session_target import SessionTarget
 from sluice.relay import RelayLog
 from sluice.relay.jobs import (
@@ -33,8 +35,9 @@ from sluice.relay.jobs import (
     WriteScope,
 )
 
-log = logging.getLogger("sluice.backfill")
+_READ_TIMEOUT_S = 600.0
 
+log = logging.getLogger("sluice.backfill")
 KIND = "backfill"
 _COUNTERS = (
     "rows",
@@ -47,6 +50,23 @@ _COUNTERS = (
     "chunks",
     "bytes",
 )
+
+
+class SparkChunkReader:
+    """Reads chunks on a Spark Connect server."""
+
+    def __init__(self, place: SessionTarget, address: TidbAddress) -> None:
+        """`place`: on the relay log, where the rows go."""
+        function = ReadChunks(address.to_json(), place.url)
+        self._calls = JobCalls(place, function, _READ_TIMEOUT_S)
+
+    def __call__(self, order: ReadRequest) -> ReadResult:
+        (text,) = self._calls([order.to_text()])
+        return ReadResult.parse(text)
+
+    def close(self) -> None:
+        """Close the connection; the session stays on the server."""
+        self._calls.close()
 
 
 def remove_orphans(relay: RelayLog, downstream: BackfillDownstream) -> None:

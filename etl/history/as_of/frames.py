@@ -9,10 +9,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from sluice.etl.history.as_of.aggregations import CollectRows
+from sluice.etl.history.as_of.aggregations import CollectRows, TypedRows, typed_columns
 from sluice.etl.history.as_of.api import TimeTravelQuery
 from sluice.etl.history.as_of.by_spark import RESULT_TYPES, ordered_pieces, restored_errors
-from sluice.etl.history.as_of.typed import TypedRows, typed_columns
 from sluice.etl.history.as_of.worker import Aggregate
 from sluice.etl.settings import Spark
 from sluice.etl.spark import session as spark_session

@@ -2,9 +2,8 @@
 
 from sluice.etl.history.errors import NotArchivedError, RetainError
 from sluice.etl.history.retain.ranges import TableRange
-from sluice.etl.history.retain.restorable import tables_restorable_at
 from sluice.etl.history.retain.run import RetainSummary, retain
-from sluice.etl.history.retain.status import ArchiveStatus, archive_status
+from sluice.etl.history.retain.status import ArchiveStatus, archive_status, tables_restorable_at
 
 __all__ = [
     "ArchiveStatus",

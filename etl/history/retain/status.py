@@ -23,16 +23,28 @@ from sluice.etl.history.retain.space import (
     snapshots_usage,
 )
 from sluice.etl.history.retain.summaries import CachedSummaries, readable_snapshots
+from sluice.etl.history.retain.table_events import ReadStart, restorable_at
 from sluice.etl.settings import Settings
 from sluice.relay import Failure, RelayLog
-from sluice.relay.archive import Archive, Pin, Pins, active_pins
+from sluice.relay.archive import Archive, ArchiveSnapshot, Pin, Pins, active_pins
 from sluice.relay.jobs import Jobs
 from sluice.relay.json_codec import JsonDocument
 from sluice.relay.storage import LocalStorage
 from sluice.tidb import tso
-from sluice.tidb.table_name import full_name
+from sluice.tidb.table_name import TableName, full_name
 
-__all__ = ["ArchiveStatus", "FileSystemUsage", "UnknownTable", "archive_status"]
+__all__ = [
+    "ArchiveStatus",
+    "FileSystemUsage",
+    "UnknownTable",
+    "archive_status",
+    "tables_restorable_at",
+]
+
+RETAIN = "retain"
+"""The task of the DAG `archive` whose failures are known by this name."""
+_TASKS = ("archive", "compact", RETAIN)
+_RETENTION_SETTINGS = ("keep", "snapshots_every", "snapshots_keep", "drills_every")
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,12 +138,6 @@ def archive_status(settings: Settings) -> ArchiveStatus:
         keep={"relay": settings.relay.keep}
         | {n: getattr(settings.archive, n) for n in _RETENTION_SETTINGS},
     )
-
-
-RETAIN = "retain"
-"""The task of the DAG `archive` whose failures are known by this name."""
-_TASKS = ("archive", "compact", RETAIN)
-_RETENTION_SETTINGS = ("keep", "snapshots_every", "snapshots_keep", "drills_every")
 
 
 def _all_restorable_from(facts: ArchiveInventory | None, tables: Sequence[TableRange]) -> int:
@@ -258,3 +264,25 @@ def _disks(
 def _last_drill(jobs: Jobs) -> dict[str, Any] | None:
     drills = [job for job in jobs.list() if job.spec.kind == "drill"]
     return drills[-1].status().to_json() if drills else None
+
+
+def tables_restorable_at(
+    settings: Settings, snapshot: ArchiveSnapshot | None, ts: int, *, whole: bool = True
+) -> dict[int, str]:
+    """Return the wanted tables that can be restored at `ts` (TSO): their names then, by id.
+
+    They are restored from `snapshot` (None: from the archive's beginning) by reading the archive.
+    `whole`: with all columns that a restore needs. Raises RelayCorruptError, OSError.
+    """
+    archive = Archive.open(settings.archive_url)
+    facts = inventory_of(archive, read_contents(archive, CachedSummaries(archive).day), ())
+    start = ReadStart(facts.lo if facts is not None else 0)
+    if snapshot is not None:
+        known = SnapshotSummary.from_snapshot(snapshot)
+        start = known.snapshot if whole else ReadStart(known.ts, known.tables, known.id)
+    turns = facts.turns if facts is not None else ()
+    filters = settings.rules.filters
+    had = restorable_at(start, turns, ts).items()
+    return {
+        i: origin.name for i, origin in had if filters.wants_table(*TableName.parse(origin.name))
+    }

@@ -13,9 +13,8 @@ from sluice.etl.lazy_exports import lazy_getattr
 if TYPE_CHECKING:
     from sluice.etl.history.snapshots.checking import check_snapshot, forget_snapshot
     from sluice.etl.history.snapshots.plan import SnapshotPlan
-    from sluice.etl.history.snapshots.request import AUTO, SnapshotRequest
+    from sluice.etl.history.snapshots.request import AUTO, SnapshotJobSummary, SnapshotRequest
     from sluice.etl.history.snapshots.run import (
-        SnapshotJobSummary,
         cancel_snapshot,
         create_snapshot,
         plan_snapshot,
@@ -41,7 +40,7 @@ __getattr__ = lazy_getattr(
     {
         "AUTO": "sluice.etl.history.snapshots.request",
         "SnapshotPlan": "sluice.etl.history.snapshots.plan",
-        "SnapshotJobSummary": "sluice.etl.history.snapshots.run",
+        "SnapshotJobSummary": "sluice.etl.history.snapshots.request",
         "SnapshotRequest": "sluice.etl.history.snapshots.request",
         "cancel_snapshot": "sluice.etl.history.snapshots.run",
         "check_snapshot": "sluice.etl.history.snapshots.checking",

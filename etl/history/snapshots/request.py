@@ -1,15 +1,18 @@
-"""Define the request for a snapshot: its source."""
+"""Define the request for a snapshot, and the outcome of its job."""
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar, Self
 
 from sluice.etl.copy import DumplingOptions
+from sluice.relay.archive import ArchiveSnapshot
+from sluice.relay.jobs import DONE
 from sluice.relay.json_codec import JsonDocument
 
-__all__ = ["ARCHIVE", "AUTO", "DOWNSTREAM", "TIDB", "SnapshotRequest"]
+__all__ = ["ARCHIVE", "AUTO", "DOWNSTREAM", "TIDB", "SnapshotJobSummary", "SnapshotRequest"]
 
 DOWNSTREAM, TIDB, ARCHIVE, AUTO = "downstream", "tidb", "archive", "auto"
 
@@ -37,4 +40,49 @@ class SnapshotRequest(JsonDocument):
         known = source in (DOWNSTREAM, TIDB, ARCHIVE, AUTO) or "://" in source
         return cls(
             source if known else str(Path(source).absolute()), full, options or DumplingOptions()
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotJobSummary(JsonDocument):
+    """How a run ended.
+
+    `snapshot`: its name, "" if it isn't made; `referred`: how many tables' rows lie in older
+    snapshots; `copied_rows`, `copied_bytes` (in memory) what was written for it.
+    """
+
+    job: str
+    state: str
+    snapshot: str = ""
+    ts: int = 0
+    tables: int = 0
+    referred: int = 0
+    rows: int = 0
+    file_bytes: int = 0
+    copied_rows: int = 0
+    copied_bytes: int = 0
+    seconds: float = 0.0
+
+    @classmethod
+    def from_snapshot(cls, job: str, snapshot: ArchiveSnapshot, began: float) -> SnapshotJobSummary:
+        """Of one that is made."""
+        own = [
+            file
+            for table in snapshot.tables
+            for file in table.files
+            if file.path.split("/")[1] == snapshot.id
+        ]
+        others = [table for table in snapshot.tables if table.files and table.files[0] not in own]
+        return cls(
+            job,
+            DONE,
+            snapshot.id,
+            snapshot.ts,
+            len(snapshot.tables),
+            len(others),
+            snapshot.rows,
+            snapshot.file_bytes,
+            sum(file.rows for file in own),
+            sum(file.row_bytes for file in own),
+            round(time.monotonic() - began, 3),
         )

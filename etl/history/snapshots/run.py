@@ -7,7 +7,6 @@ import secrets
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, nullcontext
-from dataclasses import dataclass
 from typing import Any
 
 from sluice.etl.copy.gc_safepoint import GcSafePoint
@@ -37,7 +36,12 @@ from sluice.etl.history.snapshots.preflight import (
     downstream_problems,
     downstream_tables,
 )
-from sluice.etl.history.snapshots.request import ARCHIVE, DOWNSTREAM, SnapshotRequest
+from sluice.etl.history.snapshots.request import (
+    ARCHIVE,
+    DOWNSTREAM,
+    SnapshotJobSummary,
+    SnapshotRequest,
+)
 from sluice.etl.history.snapshots.reuse import ids_of
 from sluice.etl.history.snapshots.roll_forward import ROLL_GROUP_BYTES, roll_forward, tables_at
 from sluice.etl.settings import Settings
@@ -62,67 +66,14 @@ from sluice.relay.jobs import (
     StopRequested,
     TableProgress,
 )
-from sluice.relay.json_codec import JsonDocument
 
-__all__ = [
-    "KIND",
-    "SnapshotJobSummary",
-    "cancel_snapshot",
-    "create_snapshot",
-    "plan_snapshot",
-    "run_snapshot",
-]
+__all__ = ["KIND", "cancel_snapshot", "create_snapshot", "plan_snapshot", "run_snapshot"]
 
 log = logging.getLogger("sluice.snapshot")
 
 KIND = "snapshot"
 _MAX_ATTEMPTS = 5
 """How often the downstream is read again after a DDL has changed what was to be read."""
-
-
-@dataclass(frozen=True, slots=True)
-class SnapshotJobSummary(JsonDocument):
-    """How a run ended.
-
-    `snapshot`: its name, "" if it isn't made; `referred`: how many tables' rows lie in older
-    snapshots; `copied_rows`, `copied_bytes` (in memory) what was written for it.
-    """
-
-    job: str
-    state: str
-    snapshot: str = ""
-    ts: int = 0
-    tables: int = 0
-    referred: int = 0
-    rows: int = 0
-    file_bytes: int = 0
-    copied_rows: int = 0
-    copied_bytes: int = 0
-    seconds: float = 0.0
-
-    @classmethod
-    def from_snapshot(cls, job: str, snapshot: ArchiveSnapshot, began: float) -> SnapshotJobSummary:
-        """Of one that is made."""
-        own = [
-            file
-            for table in snapshot.tables
-            for file in table.files
-            if file.path.split("/")[1] == snapshot.id
-        ]
-        others = [table for table in snapshot.tables if table.files and table.files[0] not in own]
-        return cls(
-            job,
-            DONE,
-            snapshot.id,
-            snapshot.ts,
-            len(snapshot.tables),
-            len(others),
-            snapshot.rows,
-            snapshot.file_bytes,
-            sum(file.rows for file in own),
-            sum(file.row_bytes for file in own),
-            round(time.monotonic() - began, 3),
-        )
 
 
 def plan_snapshot(settings: Settings, wish: SnapshotRequest) -> SnapshotPlan:

@@ -2,9 +2,8 @@
 
 from sluice.etl.verify.errors import ReplayRangeError
 from sluice.etl.verify.reapply.plan import ReplayPlan, make_replay_plan
-from sluice.etl.verify.reapply.request import ReplayRequest
+from sluice.etl.verify.reapply.request import ReplayRequest, ReplaySummary
 from sluice.etl.verify.reapply.run import cancel_reapply, create_or_resume, run_reapply
-from sluice.etl.verify.reapply.summary import ReplaySummary
 
 __all__ = [
     "ReplayPlan",

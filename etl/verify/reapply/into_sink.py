@@ -28,8 +28,7 @@ from sluice.etl.spark.session_target import SessionTarget
 from sluice.etl.verify.errors import ReplayRangeError
 from sluice.etl.verify.reapply import window_range
 from sluice.etl.verify.reapply.plan import make_replay_plan
-from sluice.etl.verify.reapply.request import ReplayRequest
-from sluice.etl.verify.reapply.summary import ReplaySummary, consumer_of
+from sluice.etl.verify.reapply.request import ReplayRequest, ReplaySummary, consumer_of
 from sluice.etl.verify.reapply.target import ReplayTarget
 from sluice.relay import RelayGapError
 from sluice.relay.consumers import Consumers

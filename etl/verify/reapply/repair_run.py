@@ -20,9 +20,8 @@ from sluice.etl.settings import Downstream, Settings
 from sluice.etl.spark.session_target import SessionTarget
 from sluice.etl.verify.errors import ReplayRangeError
 from sluice.etl.verify.reapply.changed_keys import WRITE_PLAN, ChangedKeys
-from sluice.etl.verify.reapply.request import ReplayRequest
+from sluice.etl.verify.reapply.request import ReplayRequest, ReplaySummary, consumer_of
 from sluice.etl.verify.reapply.row_repair import RepairEndpoints, RowRepair
-from sluice.etl.verify.reapply.summary import ReplaySummary, consumer_of
 from sluice.etl.verify.reapply.window_range import ReplayWindows, inspect_range
 from sluice.relay import RelayError
 from sluice.relay.consumers import Consumers

@@ -1,4 +1,4 @@
-"""Define the request for a reapply: which past windows, of which tables, to where."""
+"""Define the request for a reapply (windows, tables, target), and the summary of its outcome."""
 
 from __future__ import annotations
 
@@ -47,3 +47,37 @@ class ReplayRequest(JsonDocument):
         rows = min(own.apply.max_rows, self.rows_per_second or own.apply.max_rows)
         limits = replace(own.apply, mode="atomic", max_rows=rows)
         return replace(own, apply=limits, filters=only_tables(own.filters, self.tables))
+
+
+@dataclass(frozen=True, slots=True)
+class ReplaySummary:
+    """What was done. `through` (TSO): as far as the sink is. The counts are of this process."""
+
+    job: str
+    to: str
+    since: int
+    until: int
+    through: int
+    windows: int
+    transactions: int
+    changes: int
+    rows: int
+    ddls: int
+    seconds: float
+    warnings: tuple[str, ...] = ()
+    repaired: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    """A repair's row counts by table: `rows` compared, of them the `same`, `inserted`, `replaced`,
+    `deleted`.
+    """
+
+    is_repair: bool = False
+
+    @property
+    def is_done(self) -> bool:
+        """Return whether the sink has the whole range."""
+        return self.through >= self.until
+
+
+def consumer_of(job: str) -> str:
+    """Return the consumer name by which a job pins its windows, see `sluice.relay.consumers`."""
+    return f"job-{job}"

@@ -13,8 +13,7 @@ from sluice.etl.verify.errors import ReplayRangeError
 from sluice.etl.verify.reapply.into_sink import ReplayIntoSink
 from sluice.etl.verify.reapply.plan import make_replay_plan
 from sluice.etl.verify.reapply.repair_run import repaired_tables, run_repair
-from sluice.etl.verify.reapply.request import ReplayRequest
-from sluice.etl.verify.reapply.summary import ReplaySummary, consumer_of
+from sluice.etl.verify.reapply.request import ReplayRequest, ReplaySummary, consumer_of
 from sluice.relay.consumers import Consumers
 from sluice.relay.jobs import (
     CANCELLED,

@@ -23,7 +23,7 @@ from sluice.etl.verify import (
     create_verify,
     run_verify,
 )
-from sluice.etl.verify.errors import UnequalError
+from sluice.etl.verify.result import UnequalError
 from sluice.etl.verify.result_collector import ResultCollector
 from sluice.expectations.upstream_rows import compared_with_upstream
 from sluice.relay.jobs import CANCEL, CANCELLED, DONE, PAUSE, PAUSED, Runner

@@ -12,8 +12,8 @@ from typing import Any
 from sluice.etl.copy.snapshot_source import SnapshotSource
 from sluice.etl.copy.sources import open_source
 from sluice.etl.history.snapshots.chunk_writer import MakeFiles, write_snapshot_chunk
-from sluice.etl.history.snapshots.request import DOWNSTREAM, SnapshotRequest
-from sluice.etl.history.snapshots.run import SnapshotJobSummary, create_snapshot, run_snapshot
+from sluice.etl.history.snapshots.request import DOWNSTREAM, SnapshotJobSummary, SnapshotRequest
+from sluice.etl.history.snapshots.run import create_snapshot, run_snapshot
 from sluice.etl.settings import Settings
 from sluice.relay.archive import Archive, ArchiveSnapshot
 from sluice.relay.jobs import Job, Runner

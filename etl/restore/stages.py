@@ -1,6 +1,6 @@
-"""Apply what was committed after the snapshot, the second half of a restore.
+"""Run the two stages of a restore: load the snapshot, then apply what was committed after it.
 
-The code is that of replication.
+Applying uses replication's code.
 """
 
 from __future__ import annotations
@@ -8,15 +8,52 @@ from __future__ import annotations
 import threading
 
 from sluice.etl.apply import ApplySummary, BatchReport, Prepare, ReplayRange, apply_range
+from sluice.etl.copy.copy_run import CopyJob
+from sluice.etl.copy.spark_loads import MakeLoads
+from sluice.etl.copy.staged_loads import remove_files
 from sluice.etl.downstream import Checkpoint
 from sluice.etl.downstream.sinks import DrainerTakeover, open_sink
 from sluice.etl.restore.errors import RestoreError
-from sluice.etl.restore.progress import CHANGES
 from sluice.etl.settings import Settings
 from sluice.relay import WindowLog
-from sluice.relay.jobs import Job, JobCounts, JobRun, stop_on_orders
+from sluice.relay.jobs import Job, JobCounts, JobRun, TableProgress, stop_on_orders
+from sluice.relay.storage import open_storage
 
-__all__ = ["replay_log"]
+__all__ = ["CHANGES", "LoadSnapshot", "replay_log", "table_progress"]
+
+_LOCK_TIMEOUT_S = 60.0
+
+CHANGES = "row changes"
+"""Under this name the applied changes stand in a job's progress, in the place of a table's rows."""
+
+
+class LoadSnapshot(CopyJob):
+    """Loads the snapshot, or finds it loaded."""
+
+    log_bytes: int = 0
+    """Bytes of the archive's files to be applied afterwards, for the progress."""
+
+    def load(self, make: MakeLoads) -> None:
+        """Load up to the checkpoint, which marks the snapshot as complete.
+
+        Raises StopRequested, and as CopyRun.
+        """
+        self._prepare()
+        self._copy(make, 0, 1)
+        self._complete()
+
+    def _acquire_lock(self) -> None:
+        """Take the lock: an earlier process of the job loses it, and its sessions end."""
+        self._lock.acquire(self._session, _LOCK_TIMEOUT_S)
+        remove_files(open_storage(self._settings.relay.url))
+
+    def _open_snapshot(self) -> dict[str, TableProgress]:
+        return super()._open_snapshot() | table_progress(self.log_bytes)
+
+
+def table_progress(size: int) -> dict[str, TableProgress]:
+    """Return the progress of applying `size` bytes of the archive's files, at its begin."""
+    return {CHANGES: TableProgress(JobCounts(), size)}
 
 
 class _RestoreCheckpointGuard:
