@@ -14,23 +14,21 @@ the first of them. The rest, and batches too small to be worth it, goes row by r
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sluice.errors import Signal, SluiceError
-from sluice.tidb.codec import decode_datum
+from sluice.errors import SluiceError
 from sluice.tidb.codec import row as scalar
-from sluice.tidb.codec.column_value import FLAGS
 from sluice.tidb.codec.columnar import KERNEL_KINDS, arrow_type, constant, from_values, to_arrow
-from sluice.tidb.codec.datum import COMPACT, DECIMAL, FLOAT, JSON, UVARINT, VARINT
 from sluice.tidb.codec.errors import CodecError
 from sluice.tidb.codec.row import HANDLE_ID, ROWID_NAME, encode_delete, encode_insert, encode_update
-from sluice.tidb.codec.vectorized import Buffer, Cells, Cursor, Ints, Mask, Words
+from sluice.tidb.codec.vectorized import Buffer, Cells, Ints, Mask
 from sluice.tidb.old_collations import is_binary, shown_by_row
 from sluice.tidb.row_images import DecodedImages, RawImages, RowImages
+from sluice.tidb.row_walk import RowShape, RowWalk, UnsupportedShape, fingerprints
 from sluice.tidb.schema import Column, Table
 
 __all__ = [
@@ -54,10 +52,6 @@ SMALL_BATCH = 8
 
 # orders of columns tried on the rows of a batch before the rest goes row by row
 _MAX_ROW_SHAPES = 16
-_COMMON_FLAGS = (VARINT, UVARINT, COMPACT, FLOAT, DECIMAL, JSON)
-
-# column ids in order, with the flags their datums may have
-_Shape: TypeAlias = list[tuple[int, tuple[int, ...]]]
 
 
 class RowDecodeError(SluiceError, ValueError):
@@ -180,10 +174,6 @@ def check_collations(table: Table, row: bytes) -> None:
         )
 
 
-class _Unsupported(Signal):
-    """The kernels can't do this table."""
-
-
 class _Decoder:
     def __init__(
         self, table: Table, what: str, stats: DecodeStats | None, small_batch: int
@@ -195,6 +185,7 @@ class _Decoder:
         self.columns = table.stored_columns
         self.schema = arrow_schema(table)
         self.images = 2 if what == "update" else 1
+        self._rows = RowWalk(table, what)
 
     def images_of(self, rows: pa.Array) -> tuple[RowImages, ...]:
         rows = _large_binary(rows)
@@ -207,7 +198,7 @@ class _Decoder:
             self._check(rows)
             try:
                 found = self._sent(rows)
-            except _Unsupported:
+            except UnsupportedShape:
                 found = None
             if found is not None:
                 self.stats.rows += count
@@ -217,7 +208,7 @@ class _Decoder:
     def _sent(self, rows: pa.Array) -> tuple[RowImages, ...] | None:
         """None if not all rows are written in the table's order."""
         buffer = Buffer(rows)
-        done, handle, found = self._walk(buffer, None, self._table_shape())
+        done, handle, found = self._rows.walk(buffer, None, self._rows.table_shape())
         if not done.all():
             return None
         if self.what != "insert":
@@ -254,7 +245,7 @@ class _Decoder:
                 self.schema.names,
                 len(rows),
                 make,
-                lambda name: _fingerprints(buffer, *cells_of(name)),
+                lambda name: fingerprints(buffer, *cells_of(name)),
             )
 
         return tuple(images(number) for number in range(self.images))
@@ -289,11 +280,11 @@ class _Decoder:
         buffer = Buffer(rows)
         left: Ints | None = None
         parts: list[tuple[Ints | None, list[pa.RecordBatch]]] = []
-        shape = self._table_shape()
+        shape = self._rows.table_shape()
         for attempt in range(_MAX_ROW_SHAPES):
             try:
                 done, batches = self._pass(buffer, left, shape)
-            except _Unsupported:
+            except UnsupportedShape:
                 break
             if left is None and done is None:
                 return batches
@@ -308,7 +299,7 @@ class _Decoder:
                 break
             if attempt and not done.any():
                 break
-            shape = self._shape_of(rows[int(left[0])].as_py())
+            shape = self._rows.shape_of(rows[int(left[0])].as_py())
         rest = np.arange(len(rows)) if left is None else left
         if len(rest):
             self.stats.fallback += len(rest)
@@ -319,79 +310,13 @@ class _Decoder:
             for i in range(self.images)
         ]
 
-    def _table_shape(self) -> _Shape:
-        """Return the order in which TiDB writes columns.
-
-        It is that of the table, with those in change last, and the hidden row id at the end.
-        """
-        key = self.table.handle_column if self.what == "insert" else None
-        shape = [
-            (c.id, FLAGS.get(c.kind, _COMMON_FLAGS) if c.public else _COMMON_FLAGS)
-            for c in self.table.columns
-            if c is not key
-        ]
-        if self.what != "insert" and self.table.handle_kind == "heap":
-            shape.append((HANDLE_ID, (VARINT,)))
-        return shape
-
-    def _shape_of(self, data: bytes) -> _Shape:
-        """Return the order of a row that doesn't follow the table's."""
-        known = {c.id: FLAGS.get(c.kind, _COMMON_FLAGS) for c in self.columns} | {
-            HANDLE_ID: (VARINT,)
-        }
-        try:
-            pos = 0
-            if self.what == "insert":
-                for _ in self._handle():
-                    pos = decode_datum(data, pos)[1]
-            ids = [column_id for column_id, _, _ in scalar.read_pairs(data, pos)]
-        except CodecError:
-            return self._table_shape()
-        return [(i, known.get(i, _COMMON_FLAGS)) for i in dict.fromkeys(ids)]
-
-    def _handle(self) -> list[tuple[int, bool, tuple[int, ...]]]:
-        """(column id, handle holds the whole value, flags) of each handle datum of an insert."""
-        if self.table.handle_kind == "common":
-            return [
-                (c.id, whole, FLAGS.get(c.kind, _COMMON_FLAGS))
-                for c, whole in scalar.handle_columns(self.table)
-            ]
-        key = self.table.handle_column
-        return [(HANDLE_ID if key is None else key.id, True, (VARINT,))]
-
-    def _walk(
-        self, buffer: Buffer, rows: Ints | None, shape: _Shape
-    ) -> tuple[Mask, dict[int, Cells], list[dict[int, Cells]]]:
-        """Return which rows follow `shape`, and where values lie, by column id.
-
-        The values are those of the handle, and of each image.
-        """
-        cursor = Cursor(buffer, rows)
-        handle: dict[int, Cells] = {}
-        if self.what == "insert":
-            try:
-                for column_id, whole, flags in self._handle():
-                    cells = cursor.datum(flags)
-                    if whole:
-                        handle[column_id] = cells
-            except CodecError as error:
-                raise _Unsupported from error
-            cursor.first = cursor.pos.copy()
-        found = [self._take(cursor, shape) for _ in range(self.images)]
-        done = cursor.done()
-        if self.images == 2:
-            for column_id in found[0].keys() | found[1].keys():
-                old, new = (self._present(f.get(column_id), len(done)) for f in found)
-                done &= old == new
-        return done, handle, found
-
     def _pass(
-        self, buffer: Buffer, rows: Ints | None, shape: _Shape
+        self, buffer: Buffer, rows: Ints | None, shape: RowShape
     ) -> tuple[Mask | None, list[pa.RecordBatch]]:
         """Decode the rows that follow `shape`: which were (None: all), and their batches."""
-        done, handle, found = self._walk(buffer, rows, shape)
+        done, handle, found = self._rows.walk(buffer, rows, shape)
         if not self.columns and not done.all():
-            raise _Unsupported
+            raise UnsupportedShape
         picked = None if done.all() else np.flatnonzero(done)
         if picked is not None:
             handle = {i: c.select(picked) for i, c in handle.items()}
@@ -405,21 +330,6 @@ class _Decoder:
             done[np.flatnonzero(done)[bad]] = False
             return done, batches
         return (None if picked is None else done), batches
-
-    @staticmethod
-    def _take(cursor: Cursor, shape: _Shape) -> dict[int, Cells]:
-        found = {}
-        for column_id, flags in shape:
-            cells = cursor.column(column_id, flags)
-            if cells is not None:
-                found[column_id] = cells
-        return found
-
-    @staticmethod
-    def _present(cells: Cells | None, count: int) -> Mask:
-        if cells is None:
-            return np.zeros(count, np.bool_)
-        return np.ones(count, np.bool_) if cells.present is None else cells.present
 
     def _batch(
         self,
@@ -504,29 +414,6 @@ def _decoded_images(batch: pa.RecordBatch) -> RowImages:
     return DecodedImages(
         {name: batch.column(i) for i, name in enumerate(batch.schema.names)}, batch.num_rows
     )
-
-
-def _fingerprints(buffer: Buffer, sent: Cells | None, key: Cells | None) -> Words | None:
-    """See RowImages: the integer, or the length and the first and the last eight bytes."""
-    cells = sent or key
-    if cells is None:
-        return None
-    if cells.value is not None:
-        marks = cells.value.copy()
-    else:
-        length = cells.length.astype(np.uint64)
-        bits = np.minimum(length, np.uint64(7)) * np.uint64(8)
-        marks = buffer.words[cells.start]
-        last = buffer.words[np.maximum(cells.start + cells.length - 8, 0)]
-        marks = np.where(
-            length < 8,
-            marks & ((np.uint64(1) << bits) - np.uint64(1)),
-            marks ^ (last << np.uint64(1)),
-        )
-        marks ^= length << np.uint64(32)
-    if cells.null is not None:
-        marks[cells.null] = np.uint64(2**63 + 1)
-    return marks
 
 
 def _large_binary(rows: pa.Array | pa.ChunkedArray) -> pa.LargeBinaryArray:

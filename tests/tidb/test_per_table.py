@@ -10,8 +10,8 @@ from dataclasses import replace
 
 import pytest
 
+from sluice.tidb import columns as schema_columns
 from sluice.tidb import id_maps as by_id
-from sluice.tidb import schema
 from sluice.tidb import table_cache as per_table
 from sluice.tidb.id_maps import tables_by_id
 from sluice.tidb.schema import Column, Table
@@ -105,7 +105,7 @@ def test_a_document_that_is_the_same_gives_the_same_table_and_another_one_doesnt
 def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(per_table, "_MAX_CACHED_COLUMNS", 20)
     monkeypatch.setattr(by_id, "_MAX_CACHED_COLUMNS", 20)
-    monkeypatch.setattr(schema, "_MAX_CACHED_COLUMNS", 20)
+    monkeypatch.setattr(schema_columns, "_MAX_CACHED_COLUMNS", 20)
     names, parsed = TableCache(lambda table: table.columns[0].name), by_id._ParsedCache()
     for number in range(100):
         columns = replace(TABLE.columns[0], name=f"c{number}"), TABLE.columns[1]
@@ -114,4 +114,4 @@ def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         assert parsed(table.to_json()) == table
         assert len(names._made) <= 10 and len(names._alike) <= 10
         assert len(parsed._known) <= 10
-        assert len(schema._forms) <= 10
+        assert len(schema_columns._forms) <= 10

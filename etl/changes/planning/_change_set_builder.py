@@ -15,7 +15,8 @@ from sluice.etl.changes.steps import ChangeError, CommitDetail, Step, with_survi
 from sluice.etl.changes.write_plans import ChangeSet, StageTimings, planner_for
 from sluice.etl.changes.write_plans.identity import lookup_key_columns
 from sluice.etl.changes.write_plans.raw_changes import RawChanges
-from sluice.etl.changes.write_plans.table_changes import TableChanges, TableContext
+from sluice.etl.changes.write_plans.reduced_table import TableContext
+from sluice.etl.changes.write_plans.table_changes import TableChanges
 from sluice.relay import DELETE, INSERT, PART_SCHEMA, UPDATE
 from sluice.tidb.partitions import PartitionError
 

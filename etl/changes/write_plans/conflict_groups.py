@@ -29,13 +29,13 @@ from sluice.etl.changes.write_plans.change_set import ChangeSet, StageTimings
 from sluice.etl.changes.write_plans.conflict_schedule import ConflictSchedule, schedule_conflicts
 from sluice.etl.changes.write_plans.identity import conflict_keys
 from sluice.etl.changes.write_plans.net_effect import key_codes
+from sluice.etl.changes.write_plans.reduced_table import comparable_keys
 from sluice.etl.changes.write_plans.same_shape_tables import small_net_effects
 from sluice.etl.changes.write_plans.small_batches import SmallNetEffect
 from sluice.etl.changes.write_plans.table_changes import (
     TableChanges,
     changes_of,
     check_merged_tables,
-    comparable_keys,
 )
 from sluice.relay import DELETE, INSERT
 from sluice.tidb.schema import Column

@@ -19,7 +19,7 @@ from sluice.etl.changes.write_plans.change_set import ChangeSet, StageTimings
 from sluice.etl.changes.write_plans.identity import identity, lookup_key_columns
 from sluice.etl.changes.write_plans.net_effect import key_codes, net_effect
 from sluice.etl.changes.write_plans.raw_changes import Images, RawChanges, decode
-from sluice.etl.changes.write_plans.table_changes import comparable_keys
+from sluice.etl.changes.write_plans.reduced_table import comparable_keys
 from sluice.relay import DELETE, INSERT
 from sluice.tidb.schema import Table
 

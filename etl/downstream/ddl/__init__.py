@@ -11,8 +11,7 @@ from sluice.etl.downstream.ddl._table_adjustments import (
     hold_as_bytes,
     repair_blank_ends,
 )
-from sluice.etl.downstream.ddl.errors import ALREADY_EXISTS, DdlError
-from sluice.etl.downstream.ddl.executor import DdlExecutor
+from sluice.etl.downstream.ddl.executor import ALREADY_EXISTS, DdlError, DdlExecutor
 
 __all__ = [
     "ALREADY_EXISTS",

@@ -12,9 +12,9 @@ import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
+from sluice.errors import SluiceError
 from sluice.etl.changes import server_errors
-from sluice.etl.changes.formats.ddl_text import charset_name, collation_name
-from sluice.etl.changes.formats.sql_text import quote_name, quote_table
+from sluice.etl.changes.formats.sql_text import quote_name
 from sluice.etl.changes.formats.table_fallbacks import (
     Fallback,
     describe_fallback,
@@ -26,8 +26,14 @@ from sluice.etl.downstream.ddl._alter import alterations, drop_foreign_keys
 from sluice.etl.downstream.ddl._attempts import execute_first_accepted
 from sluice.etl.downstream.ddl._conversions import CannotConvert
 from sluice.etl.downstream.ddl._convert import ColumnConverter
-from sluice.etl.downstream.ddl._generate import create_table, create_view, sequence_statement
-from sluice.etl.downstream.ddl._limits import is_unnameable, unnameable_names
+from sluice.etl.downstream.ddl._generate import create_table
+from sluice.etl.downstream.ddl._limits import unnameable_names
+from sluice.etl.downstream.ddl._other_objects import (
+    change_schemas,
+    create_optional,
+    drop_optional,
+    drop_schema,
+)
 from sluice.etl.downstream.ddl._reconcile import CannotReconcile, reconcile
 from sluice.etl.downstream.ddl._recycle import RecycleBin
 from sluice.etl.downstream.ddl._session import ddl_session
@@ -39,11 +45,26 @@ from sluice.etl.downstream.ddl._table_exchanges import (
     swap_rows,
     swaps_rows,
 )
-from sluice.etl.downstream.ddl.errors import ALREADY_EXISTS, DdlError
 from sluice.tidb.ddl_actions import RENAMES, Action
 from sluice.tidb.folded import folded
 from sluice.tidb.schema import Table
 from sluice.tidb.table_name import argument
+
+ALREADY_EXISTS = "is there already: taken as done"
+"""The end of a warning when a table that was to be created exists and is the same."""
+
+
+class DdlError(SluiceError):
+    """A DDL statement that can't be executed downstream.
+
+    It names the statement, job id, commit_ts, the server's error and ways out.
+    """
+
+    hint = (
+        "repair the downstream and let the task go on, or decide: `sluice ddl skip` or `sluice ddl"
+        " replace`"
+    )
+
 
 _SWAP_ACTIONS = RENAMES | {Action.EXCHANGE_PARTITION, Action.RECOVER_TABLE, Action.TRUNCATE_TABLE}
 # They run several statements, and find out themselves which of them are still to run.
@@ -77,20 +98,20 @@ class DdlExecutor:
         self.recycle = RecycleBin(session, keep_dropped_s)
         self._converter = ColumnConverter(session)
         self._special: dict[int, Callable[[ScopedDdl], list[str]]] = {
-            Action.CREATE_SCHEMA: self._schema,
-            Action.MODIFY_SCHEMA_CHARSET: self._schema,
-            Action.DROP_SCHEMA: self._drop_schema,
+            Action.CREATE_SCHEMA: lambda ddl: change_schemas(session, ddl),
+            Action.MODIFY_SCHEMA_CHARSET: lambda ddl: change_schemas(session, ddl),
+            Action.DROP_SCHEMA: lambda ddl: drop_schema(session, self.recycle, ddl),
             Action.CREATE_TABLE: self._create,
             Action.CREATE_TABLES: self._create,
             Action.DROP_TABLE: self._drop_table,
             Action.TRUNCATE_TABLE: self._truncate,
             Action.RENAME_TABLE: self._rename,
             Action.RENAME_TABLES: self._rename,
-            Action.CREATE_VIEW: self._optional,
-            Action.DROP_VIEW: self._drop_optional,
-            Action.CREATE_SEQUENCE: self._optional,
-            Action.ALTER_SEQUENCE: self._optional,
-            Action.DROP_SEQUENCE: self._drop_optional,
+            Action.CREATE_VIEW: lambda ddl: create_optional(session, ddl),
+            Action.DROP_VIEW: lambda ddl: drop_optional(session, ddl),
+            Action.CREATE_SEQUENCE: lambda ddl: create_optional(session, ddl),
+            Action.ALTER_SEQUENCE: lambda ddl: create_optional(session, ddl),
+            Action.DROP_SEQUENCE: lambda ddl: drop_optional(session, ddl),
             Action.RECOVER_TABLE: self._recover,
             Action.EXCHANGE_PARTITION: self._exchange,
             Action.FLASHBACK_CLUSTER: self._unsupported,
@@ -258,54 +279,6 @@ class DdlExecutor:
         self._session.execute(text)
         return [f"values that don't fit were converted: {error.message}"]
 
-    def _schema(self, ddl: ScopedDdl) -> list[str]:
-        for schema in ddl.effect.schemas.values():
-            if schema is None:
-                continue
-            dialect = self._session.dialect
-            options = (
-                f" CHARACTER SET {charset_name(schema.charset)} COLLATE"
-                f" {collation_name(schema.collate, dialect)}"
-                if schema.charset
-                else ""
-            )
-            verb = (
-                "CREATE DATABASE IF NOT EXISTS"
-                if ddl.type == Action.CREATE_SCHEMA
-                else "ALTER DATABASE"
-            )
-            self._session.execute(f"{verb} {quote_name(schema.name)}{options}")
-        return []
-
-    def _drop_schema(self, ddl: ScopedDdl) -> list[str]:
-        warnings: list[str] = []
-        for table_id, table in ddl.before.items():
-            if table is not None and table.is_base_table:
-                warnings += self.recycle.drop(
-                    table.schema_name, table.name, table_id, ddl.commit_ts
-                )
-        schema = ddl.schema_name
-        if ddl.only_if_empty:
-            for view in ddl.before.values():
-                if view is not None and (view.is_view or view.is_sequence):
-                    self._session.execute(
-                        f"DROP {'VIEW' if view.is_view else 'SEQUENCE'} IF EXISTS"
-                        f" {quote_table(view)}"
-                    )
-            left = self._session.query(
-                "SELECT COUNT(*) FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s", (schema,)
-            )
-            if int(left[0][0]):
-                return [
-                    *warnings,
-                    (
-                        f"the database {schema} stays: it holds tables that don't come from this"
-                        " one upstream"
-                    ),
-                ]
-        self._session.execute(f"DROP DATABASE IF EXISTS {quote_name(schema)}")
-        return warnings
-
     def _create(self, ddl: ScopedDdl) -> list[str]:
         return [
             warning
@@ -389,7 +362,7 @@ class DdlExecutor:
         return []
 
     def _recover_schema(self, ddl: ScopedDdl) -> list[str]:
-        self._schema(replace(ddl, type=Action.CREATE_SCHEMA))
+        change_schemas(self._session, replace(ddl, type=Action.CREATE_SCHEMA))
         return self._recover(ddl)
 
     def _truncate(self, ddl: ScopedDdl) -> list[str]:
@@ -406,62 +379,6 @@ class DdlExecutor:
 
     def _rename(self, ddl: ScopedDdl) -> list[str]:
         return rename_tables(self._session, ddl)
-
-    def _optional(self, ddl: ScopedDdl) -> list[str]:
-        """Create views or sequences, except those that the downstream rejects.
-
-        They hold no rows.
-        """
-        warnings = []
-        for made in ddl.effect.tables.values():
-            if made is None:
-                continue
-            if not (made.view or made.sequence):
-                warnings.append(
-                    f"left out: {made.full_name}: the relay log was written before it recorded what"
-                    " views and sequences are"
-                )
-                continue
-            if not self._session.dialect.has_all_names and is_unnameable(made.name):
-                warnings.append(
-                    f"left out: {made.full_name}: this server holds no name with characters beyond"
-                    " U+FFFF"
-                )
-                continue
-            if made.sequence and not self._session.dialect.has_sequences:
-                warnings.append(f"left out: {made.full_name}: this server has no sequences")
-                continue
-            verb = "ALTER" if ddl.type == Action.ALTER_SEQUENCE else "CREATE"
-            try:
-                self._session.execute(
-                    create_view(made) if made.view else sequence_statement(verb, made)
-                )
-            except DownstreamError as error:
-                if error.transient:
-                    raise
-                warnings.append(f"left out: {made.full_name}: {error.message}")
-        return warnings
-
-    def _drop_optional(self, ddl: ScopedDdl) -> list[str]:
-        kind = "VIEW" if ddl.type == Action.DROP_VIEW else "SEQUENCE"
-        known = next((t for t in ddl.before.values() if t), None)
-        name = (
-            quote_table(known)
-            if known
-            else f"{quote_name(ddl.schema_name)}.{quote_name(ddl.table_name)}"
-        )
-        dialect = self._session.dialect
-        if (kind == "SEQUENCE" and not dialect.has_sequences) or (
-            not dialect.has_all_names and is_unnameable(known.name if known else ddl.table_name)
-        ):
-            return []  # it was excluded when it was created
-        try:
-            self._session.execute(f"DROP {kind} IF EXISTS {name}")
-            return []
-        except DownstreamError as error:
-            if error.transient:
-                raise
-            return [f"{kind} {name} was not dropped: {error.message}"]
 
     def _unsupported(self, ddl: ScopedDdl) -> list[str]:
         raise self._failure(ddl, "it brings back rows that are in no binlog")

@@ -21,7 +21,7 @@ from sluice.etl.changes.write_plans.net_effect import (
     unchanged_rows,
 )
 from sluice.etl.changes.write_plans.raw_changes import Images, RawChanges, decode
-from sluice.etl.changes.write_plans.table_changes import comparable_keys
+from sluice.etl.changes.write_plans.reduced_table import comparable_keys
 from sluice.etl.history.errors import UndoError
 from sluice.etl.history.undo.transaction import TouchedTable
 from sluice.tidb.schema import STATE_PUBLIC, WHOLE_COLUMN, Index, Table
