@@ -41,11 +41,11 @@ class ArchiveResult:
     workers: int
     changes: int = 0
     seconds: float = 0.0
-    volumes: int = 0
+    segments: int = 0
     sizes: Sizes = field(default_factory=Sizes)
     recording: Sizes = field(default_factory=Sizes)
     stages_ms: dict[str, float] = field(default_factory=dict)
-    """Summed over the volumes; jobs overlap."""
+    """Summed over the segments; jobs overlap."""
     cpu_us: dict[str, float] = field(default_factory=dict)
     """CPU time a row change, by process."""
     rss_mib: dict[str, int] = field(default_factory=dict)
@@ -73,7 +73,7 @@ def measure(
         with processes.peak() as peak:
             done = archive_through(settings)
         result.seconds = round(time.perf_counter() - began, 3)
-        result.changes, result.volumes, result.sizes = done.changes, done.volumes, _sizes(done)
+        result.changes, result.segments, result.sizes = done.changes, done.segments, _sizes(done)
         result.cpu_us = _cpu(before, processes.cpu(), done.changes)
         result.stages_ms = done.stages_ms
         result.rss_mib = {name: round(size / 2**20) for name, size in peak.items()}

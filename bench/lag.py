@@ -255,7 +255,7 @@ def measure_beside_archive(
     """Run the same in turns without and with archiving, a pass every `every_s`.
 
     The stack's own DAG `archive` must make none: [archive] every. `rows` are the changes archived,
-    `chunks` the volumes. Raises StackError.
+    `chunks` the segments. Raises StackError.
     """
     result = BesideResult(LagResult(rate, 1), LagResult(rate, 1))
     with fresh_stack(stack, None, report):
@@ -319,7 +319,7 @@ with contextlib.closing(Archiver(load_settings(sys.argv[1]))) as archiver:
         began = time.monotonic()
         archiver.through(quiet_ms=QUIET_MS)
         done = archiver.summary
-        print(done.changes, done.volumes, time.monotonic() - began, flush=True)
+        print(done.changes, done.segments, time.monotonic() - began, flush=True)
 """
 
 
@@ -358,10 +358,10 @@ class _Archiving:
         for line in self._process.stdout:
             self.began.set()
             if line != "began\n":
-                changes, volumes, seconds = line.split()
+                changes, segments, seconds = line.split()
                 self._result.rows, self._result.chunks = (
                     base[0] + int(changes),
-                    base[1] + int(volumes),
+                    base[1] + int(segments),
                 )
                 self._result.seconds += float(seconds)
         self.began.set()

@@ -89,15 +89,15 @@ def _archive(archive: Archive) -> None:
     step = tso.span(3_600_000)
     days: dict[str, list[ArchiveSegment]] = {}
     for number in range(HOURS):
-        volume = _volume(
+        segment = _segment(
             archive, number, END - (HOURS - number) * step, END - (HOURS - number - 1) * step
         )
-        days.setdefault(day_of(volume.lo), []).append(volume)
+        days.setdefault(day_of(segment.lo), []).append(segment)
     follows = None
-    for day, volumes in days.items():
-        document = CatalogueDay(day).changed(volumes=tuple(volumes), follows=follows)
+    for day, segments in days.items():
+        document = CatalogueDay(day).changed(volumes=tuple(segments), follows=follows)
         archive.catalogue.change(day, partial(_instead, document))
-        follows = volumes[-1].hi
+        follows = segments[-1].hi
     for number in range(SNAPSHOTS):
         ts = END - (SNAPSHOTS - number) * (HOURS // SNAPSHOTS) * step + 1
         tables = tuple(
@@ -112,7 +112,7 @@ def _archive(archive: Archive) -> None:
         archive.snapshots.publish(ArchiveSnapshot(f"{ts}-t", ts, 7, 1, 0, "tidb", (), tables))
 
 
-def _volume(archive: Archive, number: int, lo: int, hi: int) -> ArchiveSegment:
+def _segment(archive: Archive, number: int, lo: int, hi: int) -> ArchiveSegment:
     """Return an hour, with a DDL, in which a part of the tables were changed."""
     step = (hi - lo) // MINUTES
     windows = [

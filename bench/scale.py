@@ -149,7 +149,7 @@ def _land(settings: Settings, until_ts: int) -> int:
 def _archive(settings: Settings) -> int:
     """Row changes."""
     found: list[int] = []
-    archive_through(settings, on_volume=lambda volume: found.append(volume.changes))
+    archive_through(settings, on_segment=lambda segment: found.append(segment.changes))
     return sum(found)
 
 

@@ -50,7 +50,7 @@ def archive_command(
         return 0
     click.echo(
         f"\n{result.changes / result.seconds:,.0f} row changes/s ({result.changes:,} in"
-        f" {result.seconds:.2f} s, {result.volumes} volumes, {workers} at once)"
+        f" {result.seconds:.2f} s, {result.segments} segments, {workers} at once)"
     )
     for title, found in (
         ("CPU, us a row change", result.cpu_us),

@@ -72,14 +72,14 @@ def run(ctx: click.Context, *, until: str | None, config: str | None, as_json: b
     settings = settings_for_write(ctx, config)
     until_ts = tso.parse_moment(until) if until else None
     with signals_as_interrupt():
-        done = archive_through(settings, until_ts, on_volume=_reporter("archived"))
+        done = archive_through(settings, until_ts, on_segment=_reporter("archived"))
     if as_json:
         click.echo(json.dumps(done.as_dict(), indent=1))
     elif not done.hi:
         click.echo("nothing is landed yet")
     else:
         click.echo(
-            f"archived through {tso.text(done.hi)}: {_count(done.volumes, 'new volume')},"
+            f"archived through {tso.text(done.hi)}: {_count(done.segments, 'new segment')},"
             f" {done.transactions:,} transactions, {done.changes:,} row changes;"
             f" {format_size(done.read_bytes)} of the relay log became"
             f" {format_size(done.log_bytes)}, and {format_size(done.lake_bytes)} of the lake"
@@ -96,12 +96,12 @@ def compact(ctx: click.Context, *, config: str | None, as_json: bool) -> None:
 
     settings = settings_for_write(ctx, config)
     with signals_as_interrupt():
-        done = compact(settings, on_volume=_reporter("compacted"))
+        done = compact(settings, on_segment=_reporter("compacted"))
     if as_json:
         click.echo(json.dumps(done.as_dict(), indent=1))
         return
     click.echo(
-        f"{_count(done.volumes, 'volume')} became {done.into}, {format_size(done.bytes)} were"
+        f"{_count(done.segments, 'segment')} became {done.into}, {format_size(done.bytes)} were"
         f" written; {_count(done.removed, 'file')} removed as no longer needed"
     )
 
@@ -124,7 +124,7 @@ def retain(ctx: click.Context, *, config: str | None, as_json: bool) -> None:
         return
     click.echo(
         f"removed {_count(done.windows, 'window')} of the relay log,"
-        f" {_count(len(done.snapshots), 'snapshot')} and {_count(done.volumes, 'volume')} with"
+        f" {_count(len(done.snapshots), 'snapshot')} and {_count(done.segments, 'segment')} with"
         f" {format_size(done.bytes)}"
     )
     for what, why in (("relay log", done.relay_held_by), ("archive", done.archive_held_by)):
@@ -151,27 +151,27 @@ def check(
     from sluice.tidb import tso
 
     def progress(far: CheckSummary) -> None:
-        if far.volumes % 20 == 0:
+        if far.segments % 20 == 0:
             click.echo(
-                f"read {far.volumes:,} volumes, {format_size(far.bytes)}, through"
+                f"read {far.segments:,} segments, {format_size(far.bytes)}, through"
                 f" {tso.text(far.hi)}",
                 err=True,
             )
 
     from_ts, to_ts = (tso.parse_moment(text) if text else None for text in (since, until))
-    found = check(settings_of(ctx, config), from_ts or 0, to_ts, on_volume=progress)
+    found = check(settings_of(ctx, config), from_ts or 0, to_ts, on_segment=progress)
     if as_json:
         click.echo(json.dumps(found.as_dict(), indent=1))
         return 1 if found.problems else 0
     for problem in found.problems:
         click.echo(f"wrong  {problem}")
-    if not found.volumes:
+    if not found.segments:
         click.echo("the archive holds nothing there")
         return 1 if found.problems else 0
     click.echo(
-        f"read {_count(found.volumes, 'volume')} from {tso.text(found.lo)} to {tso.text(found.hi)}:"
-        f" {_count(found.files, 'file')}, {format_size(found.bytes)}, {found.changes:,} row"
-        f" changes, {_count(len(found.problems), 'problem')}"
+        f"read {_count(found.segments, 'segment')} from {tso.text(found.lo)} to"
+        f" {tso.text(found.hi)}: {_count(found.files, 'file')}, {format_size(found.bytes)},"
+        f" {found.changes:,} row changes, {_count(len(found.problems), 'problem')}"
     )
     return 1 if found.problems else 0
 
@@ -247,8 +247,10 @@ def export(
 def _reporter(what: str) -> Any:
     from sluice.tidb import tso
 
-    def report(volume: ArchivedSegment) -> None:
-        click.echo(f"{what} {volume.changes:,} row changes through {tso.text(volume.hi)}", err=True)
+    def report(segment: ArchivedSegment) -> None:
+        click.echo(
+            f"{what} {segment.changes:,} row changes through {tso.text(segment.hi)}", err=True
+        )
 
     return report
 

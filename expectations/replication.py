@@ -65,14 +65,15 @@ class ReplicationDataset:
                     return f"after {before} the next window begins at {window.lo}", count
                 count, before = count + 1, window.hi
             archive = Archive.open(self.settings.archive_url)
-            volumes = list(archive.volumes())
-            for earlier, later in pairwise(volumes):
+            segments = list(archive.volumes())
+            for earlier, later in pairwise(segments):
                 if earlier.hi != later.lo:
                     return f"the archive has nothing between {earlier.hi} and {later.lo}", count
             first = relay.first()
-            if volumes and first is not None and first.lo > volumes[-1].hi:
+            if segments and first is not None and first.lo > segments[-1].hi:
                 return (
-                    f"the archive ends at {volumes[-1].hi}, and the relay log begins at {first.lo}",
+                    f"the archive ends at {segments[-1].hi}, and the relay log begins at"
+                    f" {first.lo}",
                     count,
                 )
         except RelayError as error:
@@ -131,17 +132,17 @@ def changes_per_hour(settings: Settings) -> Mapping[str, Mapping[int, float]]:
     """
     counts: dict[int, dict[int, float]] = defaultdict(lambda: defaultdict(float))
     names: dict[int, str] = {}
-    for volume in Archive.open(settings.archive_url).volumes():
-        names |= {file.table_id: full_name(file.schema, file.table) for file in volume.lake}
+    for segment in Archive.open(settings.archive_url).volumes():
+        names |= {file.table_id: full_name(file.schema, file.table) for file in segment.lake}
         low, high = (
-            tso.physical_ms(volume.lo),
-            max(tso.physical_ms(volume.hi), tso.physical_ms(volume.lo) + 1),
+            tso.physical_ms(segment.lo),
+            max(tso.physical_ms(segment.hi), tso.physical_ms(segment.lo) + 1),
         )
         shares = [
             (hour, (min(high, (hour + 1) * HOUR_MS) - max(low, hour * HOUR_MS)) / (high - low))
             for hour in range(low // HOUR_MS, (high - 1) // HOUR_MS + 1)
         ]
-        for table, changes in volume.tables.items():
+        for table, changes in segment.tables.items():
             for hour, share in shares:
                 counts[table][hour] += changes * share
     named: dict[str, dict[int, float]] = defaultdict(lambda: defaultdict(float))

@@ -144,26 +144,28 @@ class RestoreSources:
         """From there to the moment, those that aren't archived yet as they are landed."""
         return self._windows(self.since)
 
-    def volumes(self) -> Iterator[ArchiveSegment]:
+    def segments(self) -> Iterator[ArchiveSegment]:
         """Yield the archive's windows that are needed."""
         until = min(self.until, self.archived)
         if self.since < until:
             yield from self.archive.volumes(self.since, until)
 
-    def share(self, volume: ArchiveSegment) -> float:
-        """About how much of a volume lies between there and the moment."""
-        needed = min(volume.hi, self.until) - max(volume.lo, self.since)
-        return needed / (volume.hi - volume.lo)
+    def share(self, segment: ArchiveSegment) -> float:
+        """About how much of a segment lies between there and the moment."""
+        needed = min(segment.hi, self.until) - max(segment.lo, self.since)
+        return needed / (segment.hi - segment.lo)
 
     def extent(self, ids: Collection[int]) -> LogExtent:
         """Of the log, for the tables of these ids."""
         windows = unarchived = changes = size = 0
-        for volume in self.volumes():
-            inside = sum(volume.tables.get(table_id, 0) for table_id in ids)
-            wanted = round(inside * self.share(volume))
+        for segment in self.segments():
+            inside = sum(segment.tables.get(table_id, 0) for table_id in ids)
+            wanted = round(inside * self.share(segment))
             changes += wanted
-            windows += volume.windows
-            size += round(volume.log.bytes * wanted / max(volume.changes, 1)) if volume.log else 0
+            windows += segment.windows
+            size += (
+                round(segment.log.bytes * wanted / max(segment.changes, 1)) if segment.log else 0
+            )
         for window in self.unarchived():
             unarchived += 1
             if not set(ids).isdisjoint(map(int, window.tables)):

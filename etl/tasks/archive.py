@@ -29,7 +29,7 @@ def archive(settings: Settings, run_seconds: float, on_progress: OnProgress) -> 
     def is_over() -> bool:
         return passes > 0 and time.monotonic() >= end
 
-    with contextlib.closing(Archiver(settings, stop=is_over, on_volume=on_progress)) as archiver:
+    with contextlib.closing(Archiver(settings, stop=is_over, on_segment=on_progress)) as archiver:
         due = time.monotonic() + max(0.0, every_s - archiver.age_s())
         while not is_over():
             _sleep_until(min(end, due))
@@ -42,7 +42,7 @@ def archive(settings: Settings, run_seconds: float, on_progress: OnProgress) -> 
 
 def compact(settings: Settings, on_progress: OnProgress) -> dict[str, Any]:
     """Compact what is worth it: what was done. Raises as `sluice.etl.history.archive.compact`."""
-    return compact_files(settings, on_volume=on_progress).as_dict()
+    return compact_files(settings, on_segment=on_progress).as_dict()
 
 
 def _sleep_until(monotonic_s: float) -> None:

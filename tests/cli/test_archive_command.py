@@ -36,7 +36,7 @@ def said(config, *words: str, code: int = 0) -> str:
 
 def test_with_nothing_landed_every_command_says_so(config):
     assert "nothing is landed yet" in said(config, "run")
-    assert "0 volumes became 0" in said(config, "compact")
+    assert "0 segments became 0" in said(config, "compact")
     assert "the archive holds nothing there" in said(config, "check")
 
 
@@ -49,7 +49,7 @@ def test_what_is_left_to_archive_is_archived_without_spark_if_nothing_was_commit
     for n in range(3):
         relay.commit(window(BASE + 10 * n, BASE + 10 * n + 10))
         archiver.through()
-    assert json.loads(said(config, "run", "--json"))["volumes"] == 0
+    assert json.loads(said(config, "run", "--json"))["segments"] == 0
     relay.commit(window(BASE + 30, BASE + 40))
-    assert "1 new volume, 0 transactions" in said(config, "run")
+    assert "1 new segment, 0 transactions" in said(config, "run")
     assert len(list(Archive.open(settings.archive_url).volumes())) == 4

@@ -194,8 +194,8 @@ def test_the_tasks_of_archive_have_nothing_to_do_while_nothing_is_landed_and_say
     monkeypatch.setenv("SLUICE_CONFIG", str(tmp_path / "sluice.toml"))
     dag = dag_bag.dags["archive"]
     archived = dag.get_task("archive").python_callable(params={"run_seconds": 0.1})
-    assert (archived["volumes"], archived["hi"]) == (0, 0)
-    assert dag.get_task("compact").python_callable()["volumes"] == 0
+    assert (archived["segments"], archived["hi"]) == (0, 0)
+    assert dag.get_task("compact").python_callable()["segments"] == 0
     assert dag.get_task("retain").python_callable()["windows"] == 0
 
 

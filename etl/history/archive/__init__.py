@@ -1,6 +1,6 @@
-"""The archive: landed windows become volumes, for restoring and as typed columns.
+"""The archive: landed windows become segments, for restoring and as typed columns.
 
-Volumes are compacted and checked.
+Segments are compacted and checked.
 
 What only the client needs is imported on first use: Spark's workers come through this door, too.
 """

@@ -33,7 +33,7 @@ _ABANDONED_AFTER_MS = 3_600_000
 
 @dataclass(frozen=True, slots=True)
 class PendingSegment:
-    """The range (lo, hi] (TSO) of the volume; `begun_ms`: Unix ms."""
+    """The range (lo, hi] (TSO) of the segment; `begun_ms`: Unix ms."""
 
     lo: int
     hi: int
@@ -102,12 +102,12 @@ def remove_abandoned(
     for attempt in attempts.list() if last is not None else ():
         assert last is not None
         day = archive.catalogue.load(day_of(attempt.lo))
-        if any(volume.token == attempt.token for volume in day.volumes):
+        if any(segment.token == attempt.token for segment in day.volumes):
             removed += _remove_superseded(archive.storage, day)
             attempts.over(attempt.token)
         elif day.compacting != attempt.token if attempt.compacts else attempt.lo < last.hi:
             late.append(attempt)
-            known.update(file.path for volume in day.volumes for file in volume.files)
+            known.update(file.path for segment in day.volumes for file in segment.files)
             known.update(file.path for file in day.old)
     if not late or stop():
         return removed
@@ -120,7 +120,7 @@ def remove_abandoned(
 
 
 def _remove_superseded(storage: Storage, day: CatalogueDay) -> int:
-    """Remove the lake's files that volumes of a day no longer have; how many.
+    """Remove the lake's files that segments of a day no longer have; how many.
 
     People read whole folders.
     """

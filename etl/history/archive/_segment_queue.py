@@ -30,7 +30,7 @@ _ABANDON_TIMEOUT_S = 20.0
 
 
 class SegmentBuilder(Protocol):
-    """Where volumes are made."""
+    """Where segments are made."""
 
     def connect(self) -> None:
         """Be ready for `run`."""
@@ -71,22 +71,22 @@ class BuiltSegment:
     """
 
     plan: SegmentPlan
-    volume: ArchiveSegment
+    segment: ArchiveSegment
     stages_ms: dict[str, float]
 
     def report(self, append_ms: float) -> ArchivedSegment:
         """Report the segment, now that the catalogue names it."""
-        volume, stages = self.volume, dict(self.stages_ms)
+        segment, stages = self.segment, dict(self.stages_ms)
         stages["spark"] = 2 * stages["job"] - sum(stages.values())
-        lake = sum(file.bytes for file in volume.lake)
+        lake = sum(file.bytes for file in segment.lake)
         return ArchivedSegment(
-            volume.lo,
-            volume.hi,
+            segment.lo,
+            segment.hi,
             len(self.plan.windows),
-            volume.transactions,
-            volume.changes,
-            volume.binlog_bytes,
-            volume.bytes - lake,
+            segment.transactions,
+            segment.changes,
+            segment.binlog_bytes,
+            segment.bytes - lake,
             lake,
             stages | {"append": append_ms},
         )
@@ -129,7 +129,7 @@ class SegmentQueue:
         self._running.popleft()
         job = {"job": (time.perf_counter() - began) * 1000}
         return BuiltSegment(
-            plan, ArchiveSegment.from_json(answer["volume"]), job | answer["stages_ms"]
+            plan, ArchiveSegment.from_json(answer["segment"]), job | answer["stages_ms"]
         )
 
     def abandon(self, error: BaseException | None = None) -> None:

@@ -71,7 +71,7 @@ def archive_through(
     until_ts: int | None = None,
     *,
     stop: Stop = never_stop,
-    on_volume: OnSegment | None = None,
+    on_segment: OnSegment | None = None,
     jobs: SegmentBuilder | None = None,
 ) -> ArchiveSummary:
     """Archive what is landed and not archived yet, at least through `until_ts`.
@@ -84,7 +84,7 @@ def archive_through(
     another process that was faster is waited for while it advances. Raises NotYetLandedError,
     ArchiveGapError, OtherClusterError, relay errors, SparkError.
     """
-    with contextlib.closing(Archiver.without_claim(settings, stop, on_volume, jobs)) as archiver:
+    with contextlib.closing(Archiver.without_claim(settings, stop, on_segment, jobs)) as archiver:
         archiver.through(until_ts)
         return archiver.summary
 
@@ -97,17 +97,17 @@ class Archiver:
         settings: Settings,
         *,
         stop: Stop = never_stop,
-        on_volume: OnSegment | None = None,
+        on_segment: OnSegment | None = None,
         jobs: SegmentBuilder | None = None,
-        volume_bytes: int = MAX_PLAN_BYTES,
+        segment_bytes: int = MAX_PLAN_BYTES,
     ) -> None:
         """One that takes over from other processes.
 
-        `jobs`: where volumes are made, by default on Spark. `volume_bytes`: see `plan_segments`.
+        `jobs`: where segments are made, by default on Spark. `segment_bytes`: see `plan_segments`.
         """
         self._is_beside = False
         self._stop = stop
-        self._on_volume = on_volume
+        self._on_segment = on_segment
         self._relay = settings.open_relay()
         self._archive = Archive.open(settings.archive_url)
         self._attempts = PendingSegments(self._archive.storage)
@@ -116,7 +116,7 @@ class Archiver:
         self._queue = SegmentQueue(
             jobs or _on_spark(settings, ROLE), work, settings.archive.worker_count
         )
-        self._volume_bytes = volume_bytes
+        self._segment_bytes = segment_bytes
         self._claim: RoleClaim | None = None
         self._standby = RoleStandby(self._relay, CONSUMER, self._end, log)
         self._peer_timeout_s = max(
@@ -135,7 +135,7 @@ class Archiver:
         cls,
         settings: Settings,
         stop: Stop,
-        on_volume: OnSegment | None,
+        on_segment: OnSegment | None,
         jobs: SegmentBuilder | None,
     ) -> Archiver:
         """Make an archiver that doesn't disturb other processes' passes.
@@ -143,7 +143,7 @@ class Archiver:
         It works without the claim, and in a Spark session of its own.
         """
         jobs = jobs or _on_spark(settings, f"{ROLE} {secrets.token_hex(6)}")
-        archiver = cls(settings, stop=stop, on_volume=on_volume, jobs=jobs)
+        archiver = cls(settings, stop=stop, on_segment=on_segment, jobs=jobs)
         archiver._is_beside = True
         return archiver
 
@@ -223,7 +223,7 @@ class Archiver:
         ):
             wait(_CHECK_INTERVAL_S, self._stop)
             return True
-        plans = plan_segments(self._windows(end, goal), self._volume_bytes)
+        plans = plan_segments(self._windows(end, goal), self._segment_bytes)
         first = next(plans, None)
         if first is None or (first.is_quiet and tso.ms_between(first.lo, first.hi) < quiet_ms):
             return False
@@ -279,19 +279,19 @@ class Archiver:
         return self._claim
 
     def _append(self, made: BuiltSegment, claim: RoleClaim | None) -> None:
-        """From now on the volume is archived."""
+        """From now on the segment is archived."""
         began = time.perf_counter()
         if claim is not None:
             claim.check()
-        self._archive.append(made.volume)
-        self._attempts.over(made.volume.token)
-        self._note(made.volume.hi)
-        volume = made.report(ms_since(began))
-        self.summary.add(volume)
-        self._progress.add(volume)
+        self._archive.append(made.segment)
+        self._attempts.over(made.segment.token)
+        self._note(made.segment.hi)
+        segment = made.report(ms_since(began))
+        self.summary.add(segment)
+        self._progress.add(segment)
         self._progress.say()
-        if self._on_volume is not None:
-            self._on_volume(volume)
+        if self._on_segment is not None:
+            self._on_segment(segment)
 
     def _note(self, ts: int) -> None:
         self._consumers.note(CONSUMER, ts, f"the archive {self._archive.url}")

@@ -35,7 +35,7 @@ class CheckSummary:
 
     lo: int = 0
     hi: int = 0
-    volumes: int = 0
+    segments: int = 0
     files: int = 0
     bytes: int = 0
     changes: int = 0
@@ -45,13 +45,13 @@ class CheckSummary:
         """Return JSON values."""
         return asdict(self)
 
-    def add(self, volume: ArchiveSegment, problems: list[str]) -> None:
-        self.lo = self.lo or volume.lo
-        self.hi = volume.hi
-        self.volumes += 1
-        self.files += len(volume.files)
-        self.bytes += volume.bytes
-        self.changes += volume.changes
+    def add(self, segment: ArchiveSegment, problems: list[str]) -> None:
+        self.lo = self.lo or segment.lo
+        self.hi = segment.hi
+        self.segments += 1
+        self.files += len(segment.files)
+        self.bytes += segment.bytes
+        self.changes += segment.changes
         self.problems += problems
 
 
@@ -64,10 +64,10 @@ def check(
     from_ts: int = 0,
     to_ts: int | None = None,
     *,
-    on_volume: OnRead | None = None,
+    on_segment: OnRead | None = None,
     jobs: SegmentBuilder | None = None,
 ) -> CheckSummary:
-    """Read every file of the volumes with commits in (from_ts, to_ts] (TSO.
+    """Read every file of the segments with commits in (from_ts, to_ts] (TSO.
 
     None: through the end), in Spark's workers, and compare it with its checksums and the catalogue.
     A hole in the chain is a problem, too, and what lies behind it is not read. `jobs`: where it is
@@ -80,29 +80,29 @@ def check(
         SessionTarget(settings.spark, role, settings.archive_url), work, tasks=TASK_SCHEMA
     )
     with contextlib.closing(jobs), ThreadPoolExecutor(settings.archive.worker_count) as threads:
-        volumes = _chain(Archive.open(settings.archive_url), from_ts, to_ts, summary)
+        segments = _chain(Archive.open(settings.archive_url), from_ts, to_ts, summary)
         running: deque[tuple[ArchiveSegment, Future[list[str]]]] = deque()
-        for volume in volumes:
+        for segment in segments:
             jobs.connect()
             running.append(
-                (volume, threads.submit(jobs.run, {"volume": json.dumps(volume.to_json())}))
+                (segment, threads.submit(jobs.run, {"segment": json.dumps(segment.to_json())}))
             )
             if len(running) > 2 * settings.archive.worker_count:
-                _collect_results(running, summary, on_volume)
+                _collect_results(running, summary, on_segment)
         while running:
-            _collect_results(running, summary, on_volume)
+            _collect_results(running, summary, on_segment)
     return summary
 
 
 def _collect_results(
     running: deque[tuple[ArchiveSegment, Future[list[str]]]],
     summary: CheckSummary,
-    on_volume: OnRead | None,
+    on_segment: OnRead | None,
 ) -> None:
-    volume, answer = running.popleft()
-    summary.add(volume, answer.result())
-    if on_volume is not None:
-        on_volume(summary)
+    segment, answer = running.popleft()
+    summary.add(segment, answer.result())
+    if on_segment is not None:
+        on_segment(summary)
 
 
 def _chain(
@@ -111,9 +111,9 @@ def _chain(
     if from_ts == 0 and (missing := archive.missing_before()):
         summary.problems.append(missing)
     try:
-        for volume in archive.chain(from_ts):
-            if to_ts is not None and volume.lo >= to_ts:
+        for segment in archive.chain(from_ts):
+            if to_ts is not None and segment.lo >= to_ts:
                 return
-            yield volume
+            yield segment
     except RelayGapError as error:
         summary.problems.append(str(error))

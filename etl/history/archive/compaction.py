@@ -40,13 +40,13 @@ ROLE = "archive-compact"
 
 @dataclass(slots=True)
 class CompactionSummary:
-    """What was done: `volumes` that became `into`.
+    """What was done: `segments` that became `into`.
 
-    `bytes` written; `removed` files of volumes that were replaced some hours ago, or never came
+    `bytes` written; `removed` files of segments that were replaced some hours ago, or never came
     into the archive.
     """
 
-    volumes: int = 0
+    segments: int = 0
     into: int = 0
     bytes: int = 0
     removed: int = 0
@@ -60,7 +60,7 @@ def compact(
     settings: Settings,
     *,
     stop: Stop = never_stop,
-    on_volume: OnSegment | None = None,
+    on_segment: OnSegment | None = None,
     jobs: SegmentBuilder | None = None,
 ) -> CompactionSummary:
     """Compact segments day by day where it is worth it, then remove unneeded files; until `stop`.
@@ -68,7 +68,7 @@ def compact(
     `jobs`: where segments are made, by default on Spark. Transient errors are retried. Raises relay
     errors, SparkError.
     """
-    with contextlib.closing(_CompactionRun(settings, stop, on_volume, jobs)) as compactor:
+    with contextlib.closing(_CompactionRun(settings, stop, on_segment, jobs)) as compactor:
         compactor.run()
         return compactor.summary
 
@@ -78,12 +78,12 @@ class _CompactionRun:
         self,
         settings: Settings,
         stop: Stop,
-        on_volume: OnSegment | None,
+        on_segment: OnSegment | None,
         jobs: SegmentBuilder | None,
     ) -> None:
         self.summary = CompactionSummary()
         self._stop = stop
-        self._on_volume = on_volume
+        self._on_segment = on_segment
         self._archive = Archive.open(settings.archive_url)
         self._attempts = PendingSegments(self._archive.storage)
         self._open_jobs = OpenJobs.for_pipeline(settings.open_relay())
@@ -130,23 +130,23 @@ class _CompactionRun:
 
     def _compact(self, day: str, group: Sequence[ArchiveSegment]) -> None:
         windows = tuple(self._archive.log.windows(group[0].lo, group[-1].hi))
-        plan = SegmentPlan.from_windows(windows, sum(volume.binlog_bytes for volume in group))
+        plan = SegmentPlan.from_windows(windows, sum(segment.binlog_bytes for segment in group))
         token = self._attempts.begin(plan.lo, plan.hi, compacts=True)
         self._archive.begin_compaction(day, token)
         self._queue.submit(iter([plan]), lambda _: token)
         began = time.perf_counter()
         made = self._queue.take()
         assert made is not None
-        self._archive.replace(group, made.volume)
-        lake = [file for volume in group for file in volume.lake]
-        remove_superseded(self._archive.storage, lake, made.volume.lake)
+        self._archive.replace(group, made.segment)
+        lake = [file for segment in group for file in segment.lake]
+        remove_superseded(self._archive.storage, lake, made.segment.lake)
         self._attempts.over(token)
         report = made.report(0.0)
-        self.summary.volumes += len(group)
+        self.summary.segments += len(group)
         self.summary.into += 1
-        self.summary.bytes += made.volume.bytes
+        self.summary.bytes += made.segment.bytes
         log.info(
-            "compacted volumes=%d windows=%d changes=%d log_bytes=%d lake_bytes=%d seconds=%.1f"
+            "compacted segments=%d windows=%d changes=%d log_bytes=%d lake_bytes=%d seconds=%.1f"
             " lo=%d hi=%d",
             len(group),
             report.windows,
@@ -157,8 +157,8 @@ class _CompactionRun:
             report.lo,
             report.hi,
         )
-        if self._on_volume is not None:
-            self._on_volume(report)
+        if self._on_segment is not None:
+            self._on_segment(report)
 
     def _remove_replaced(self) -> int:
         """Remove files that are no longer needed, and return their number."""

@@ -1,6 +1,6 @@
 """Choose the segments of a day that are compacted together.
 
-A day of passes every minute has more than a thousand small volumes, each with a file for every
+A day of passes every minute has more than a thousand small segments, each with a file for every
 table that was changed. Eight neighbours of about the same size become one, and eight of these
 again, so what is written is rewritten three or four times in all, and a day never has more than
 some forty. When the day is over, what is left of it becomes as few as the largest size allows.
@@ -23,19 +23,19 @@ _SMALL_BYTES = 256 * 2**10
 
 
 def compaction_groups(
-    volumes: Sequence[ArchiveSegment], *, is_over: bool
+    segments: Sequence[ArchiveSegment], *, is_over: bool
 ) -> list[list[ArchiveSegment]]:
-    """Neighbours among the volumes of a day (ascending) that are to become one each.
+    """Neighbours among the segments of a day (ascending) that are to become one each.
 
     At least two each. `is_over`: no more will come.
     """
     if is_over:
-        found = _pack_run(volumes)
+        found = _pack_run(segments)
         return [group for group in found if len(group) > 1 and min(map(_size, group)) < LARGE_BYTES]
     for tier in range(_tier(LARGE_BYTES) + 1):
         found = [
             group
-            for run in _runs(volumes, tier)
+            for run in _runs(segments, tier)
             for group in _pack_run(run)
             if _is_enough(group, tier)
         ]
@@ -49,12 +49,12 @@ def _is_enough(group: Sequence[ArchiveSegment], tier: int) -> bool:
 
     It is for eight segments of this tier, or if one large segment comes of them.
     """
-    alike = sum(_tier(_size(volume)) == tier for volume in group)
+    alike = sum(_tier(_size(segment)) == tier for segment in group)
     return alike >= _TIER_FACTOR or (len(group) > 1 and sum(map(_size, group)) >= LARGE_BYTES)
 
 
-def _size(volume: ArchiveSegment) -> int:
-    return volume.log.bytes if volume.log is not None else 0
+def _size(segment: ArchiveSegment) -> int:
+    return segment.log.bytes if segment.log is not None else 0
 
 
 def _tier(size: int) -> int:
@@ -66,12 +66,12 @@ def _tier(size: int) -> int:
     return tier
 
 
-def _runs(volumes: Sequence[ArchiveSegment], tier: int) -> Iterator[list[ArchiveSegment]]:
+def _runs(segments: Sequence[ArchiveSegment], tier: int) -> Iterator[list[ArchiveSegment]]:
     """Neighbours of this tier or below."""
     run: list[ArchiveSegment] = []
-    for volume in volumes:
-        if _tier(_size(volume)) <= tier and _size(volume) < LARGE_BYTES:
-            run.append(volume)
+    for segment in segments:
+        if _tier(_size(segment)) <= tier and _size(segment) < LARGE_BYTES:
+            run.append(segment)
         elif run:
             yield run
             run = []
@@ -83,10 +83,10 @@ def _pack_run(run: Sequence[ArchiveSegment]) -> list[list[ArchiveSegment]]:
     """Neighbours put together as long as they fit."""
     found: list[list[ArchiveSegment]] = []
     held = 0
-    for volume in run:
-        if not found or held + _size(volume) > MAX_SEGMENT_BYTES:
+    for segment in run:
+        if not found or held + _size(segment) > MAX_SEGMENT_BYTES:
             found.append([])
             held = 0
-        found[-1].append(volume)
-        held += _size(volume)
+        found[-1].append(segment)
+        held += _size(segment)
     return found

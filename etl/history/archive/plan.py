@@ -14,14 +14,14 @@ from sluice.relay import RecordEncoder, WindowRecord, decode_text, encode_text, 
 from sluice.relay.archive import day_of
 
 MAX_PLAN_BYTES = 384 * 2**20
-"""Bytes of the relay log's parts that go into a volume: what they become is smaller than half."""
+"""Bytes of the relay log's parts that go into a segment: what they become is smaller than half."""
 _MAX_CHARACTERS = 16 * 2**20  # of their records: they travel to a worker inside of a Spark plan
 _MAX_WINDOWS = 20_000
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentPlan:
-    """What a volume is made of: windows, each beginning where the one before ends."""
+    """What a segment is made of: windows, each beginning where the one before ends."""
 
     windows: tuple[WindowRecord, ...]
     records: bytes

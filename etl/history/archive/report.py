@@ -44,7 +44,7 @@ class ArchiveSummary:
     """
 
     hi: int = 0
-    volumes: int = 0
+    segments: int = 0
     windows: int = 0
     transactions: int = 0
     changes: int = 0
@@ -58,12 +58,12 @@ class ArchiveSummary:
         """Return JSON values."""
         return asdict(self)
 
-    def add(self, volume: ArchivedSegment) -> None:
-        self.hi = volume.hi
-        self.volumes += 1
+    def add(self, segment: ArchivedSegment) -> None:
+        self.hi = segment.hi
+        self.segments += 1
         for name in ("windows", "transactions", "changes", "read_bytes", "log_bytes", "lake_bytes"):
-            setattr(self, name, getattr(self, name) + getattr(volume, name))
-        for stage, ms in volume.stages_ms.items():
+            setattr(self, name, getattr(self, name) + getattr(segment, name))
+        for stage, ms in segment.stages_ms.items():
             self.stages_ms[stage] = round(self.stages_ms.get(stage, 0.0) + ms, 3)
 
 
@@ -77,19 +77,19 @@ class ArchiveProgressLog:
         self._since = time.monotonic()
         self._part = ArchiveSummary()
 
-    def add(self, volume: ArchivedSegment) -> None:
-        self._part.add(volume)
+    def add(self, segment: ArchivedSegment) -> None:
+        self._part.add(segment)
 
     def say(self, *, last: bool = False) -> None:
         seconds = time.monotonic() - self._since
         part = self._part
-        if seconds < _PROGRESS_INTERVAL_S and not (last and part.volumes):
+        if seconds < _PROGRESS_INTERVAL_S and not (last and part.segments):
             return
-        if part.volumes:
+        if part.segments:
             log.info(
-                "archived volumes=%d windows=%d transactions=%d changes=%d changes_per_s=%.0f"
+                "archived segments=%d windows=%d transactions=%d changes=%d changes_per_s=%.0f"
                 " read_bytes=%d log_bytes=%d lake_bytes=%d hi=%d",
-                part.volumes,
+                part.segments,
                 part.windows,
                 part.transactions,
                 part.changes,

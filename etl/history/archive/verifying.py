@@ -15,7 +15,7 @@ from sluice.relay.archive import ArchiveLog, ArchiveSegment, LakeFile
 from sluice.relay.part import part_batches
 from sluice.relay.storage import Storage
 
-TASK_SCHEMA = pa.schema([("volume", pa.string())])
+TASK_SCHEMA = pa.schema([("segment", pa.string())])
 _READ_BYTES = 2**20
 
 
@@ -33,28 +33,28 @@ class ReadSegments:
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         archive = ArchiveLog.open(self.archive_url)
         for text in column_values(batches):
-            volume = ArchiveSegment.from_json(json.loads(text))
-            yield text_batch(json.dumps(segment_problems(archive, volume)))
+            segment = ArchiveSegment.from_json(json.loads(text))
+            yield text_batch(json.dumps(segment_problems(archive, segment)))
 
 
-def segment_problems(archive: ArchiveLog, volume: ArchiveSegment) -> list[str]:
+def segment_problems(archive: ArchiveLog, segment: ArchiveSegment) -> list[str]:
     """Return a segment's faults: each line names a file.
 
     Raises OSError for a store that can't be reached.
     """
-    found = [wrong for file in volume.lake if (wrong := _lake_file_problem(archive.storage, file))]
+    found = [wrong for file in segment.lake if (wrong := _lake_file_problem(archive.storage, file))]
     try:
-        found += _log_problems(archive, volume)
+        found += _log_problems(archive, segment)
     except RelayError as error:
         found.append(str(error))
     return found
 
 
-def _log_problems(archive: ArchiveLog, volume: ArchiveSegment) -> Iterator[str]:
+def _log_problems(archive: ArchiveLog, segment: ArchiveSegment) -> Iterator[str]:
     """Yield the log's faults: every change is read, checked and counted."""
     changes = transactions = 0
     tables: dict[int, int] = {}
-    for window in archive.windows(volume.lo, volume.hi):
+    for window in archive.windows(segment.lo, segment.hi):
         transactions += window.transactions
         for part in window.parts:
             for batch in part_batches(archive.storage, part):
@@ -63,12 +63,12 @@ def _log_problems(archive: ArchiveLog, volume: ArchiveSegment) -> Iterator[str]:
                     table_id = entry["values"].as_py()
                     tables[table_id] = tables.get(table_id, 0) + entry["counts"].as_py()
     for what, there, noted in (
-        ("row changes", changes, volume.changes),
-        ("transactions", transactions, volume.transactions),
-        ("changes by table", tables, dict(volume.tables)),
+        ("row changes", changes, segment.changes),
+        ("transactions", transactions, segment.transactions),
+        ("changes by table", tables, dict(segment.tables)),
     ):
         if there != noted:
-            yield f"{archive.url}/{volume.index.path}: {there} {what}, the catalogue has {noted}"
+            yield f"{archive.url}/{segment.index.path}: {there} {what}, the catalogue has {noted}"
 
 
 def _lake_file_problem(storage: Storage, file: LakeFile) -> str:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 TASK_SCHEMA = pa.schema(
     [("token", pa.string()), ("records", pa.binary()), ("binlog_bytes", pa.int64())]
 )
-"""A volume to be made: the token of its files, its windows' records (see `VolumePlan`), and the
+"""A segment to be made: the token of its files, its windows' records (see `SegmentPlan`), and the
 size of the relay log's parts it is made of.
 """
 
@@ -68,7 +68,7 @@ class BuildSegments:
 def build_segment(work: BuildSegments, task: Mapping[str, Any], token: str) -> dict[str, Any]:
     """Make a task's segment, durable but for the catalogue.
 
-    Returns {"volume", "stages_ms"}: the segment and the durations of its stages. `token` goes into
+    Returns {"segment", "stages_ms"}: the segment and the durations of its stages. `token` goes into
     the names of its files. Raises relay errors, OSError, and errors of changes that the lake can't
     represent.
     """
@@ -88,9 +88,9 @@ def build_segment(work: BuildSegments, task: Mapping[str, Any], token: str) -> d
             written = write_log(source, archive, windows, token, seen=lake.take)
             files = lake.finish()
             lake_ms = lake.ms
-    volume = replace(written.volume(files, task["binlog_bytes"]), token=task["token"])
+    segment = replace(written.volume(files, task["binlog_bytes"]), token=task["token"])
     whole = (time.perf_counter() - began) * 1000
-    return {"volume": volume.to_json(), "stages_ms": {"lake": lake_ms, "log": whole - lake_ms}}
+    return {"segment": segment.to_json(), "stages_ms": {"lake": lake_ms, "log": whole - lake_ms}}
 
 
 class _TeeToLake:

@@ -51,7 +51,7 @@ class _PendingRows:
 
 
 class LakeWriter:
-    """Writes the lake's files of one volume, one a table, version and UTC day.
+    """Writes the lake's files of one segment, one a table, version and UTC day.
 
     Used as a context: what isn't finished when it ends leaves no file behind. Files are seen once
     `finish` has returned.
@@ -60,7 +60,7 @@ class LakeWriter:
     def __init__(
         self,
         storage: Storage,
-        volume: tuple[int, int],
+        segment: tuple[int, int],
         token: str,
         buffer_bytes: int = BUFFER_BYTES,
         *,
@@ -68,11 +68,11 @@ class LakeWriter:
     ) -> None:
         """`storage`: the archive's.
 
-        `volume`: its `(lo, hi]` (TSO); `token`: one that no other attempt has; `old_values`: see
+        `segment`: its `(lo, hi]` (TSO); `token`: one that no other attempt has; `old_values`: see
         `LakeLayout.rows`.
         """
         self._storage = storage
-        self._name = f"{volume[0]:020d}-{volume[1]:020d}-{token}.parquet"
+        self._name = f"{segment[0]:020d}-{segment[1]:020d}-{token}.parquet"
         self._buffer_bytes = buffer_bytes
         self._old_values = old_values
         self._definitions = LakeSchemaCursor()

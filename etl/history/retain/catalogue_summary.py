@@ -11,6 +11,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, Self
 
+from cattrs import override
+
 from sluice.etl.changes.formats.table_fallbacks import columns_lacking_in_snapshot
 from sluice.etl.history.retain.table_events import ReadStart, TableEvent
 from sluice.relay.archive import ArchiveSegment, ArchiveSnapshot
@@ -22,7 +24,7 @@ __all__ = ["DaySummary", "SegmentSummary", "SnapshotSummary", "changes_of", "own
 
 @dataclass(frozen=True, slots=True)
 class SegmentSummary(JsonDocument):
-    """A volume `(lo, hi]`.
+    """A segment `(lo, hi]`.
 
     `files`: path and bytes of its index and its log; `log_bytes`, `lake_bytes`: of all files of
     either. `schema_version`: TiDB's at hi.
@@ -38,13 +40,18 @@ class SegmentSummary(JsonDocument):
     files: tuple[tuple[str, int], ...]
 
     @classmethod
-    def from_segment(cls, volume: ArchiveSegment) -> Self:
+    def from_segment(cls, segment: ArchiveSegment) -> Self:
         """From what the catalogue has."""
-        files = (volume.index, *((volume.log,) if volume.log else ()))
-        lake = sum(file.bytes for file in volume.lake)
+        files = (segment.index, *((segment.log,) if segment.log else ()))
+        lake = sum(file.bytes for file in segment.lake)
         paths = tuple((file.path, file.bytes) for file in files)
         return cls(
-            volume.lo, volume.hi, volume.schema_version, sum(size for _, size in paths), lake, paths
+            segment.lo,
+            segment.hi,
+            segment.schema_version,
+            sum(size for _, size in paths),
+            lake,
+            paths,
         )
 
 
@@ -58,25 +65,26 @@ class DaySummary(JsonDocument):
     """
 
     JSON_COMPLETE: ClassVar = True
+    JSON_FIELDS: ClassVar = {"segments": override(rename="volumes")}
 
     day: str
     follows: int | None
-    volumes: tuple[SegmentSummary, ...]
+    segments: tuple[SegmentSummary, ...]
     changes: Mapping[int, int] = field(default_factory=dict)
     turns: tuple[TableEvent, ...] | None = None
 
     @classmethod
     def from_day(cls, day: CatalogueDay) -> Self:
         """From what the catalogue has."""
-        volumes = tuple(map(SegmentSummary.from_segment, day.volumes))
-        return cls(day.day, day.follows, volumes, changes_of(day.volumes))
+        segments = tuple(map(SegmentSummary.from_segment, day.volumes))
+        return cls(day.day, day.follows, segments, changes_of(day.volumes))
 
 
-def changes_of(volumes: Iterable[ArchiveSegment]) -> dict[int, int]:
-    """Return how many changes of each table there are in some volumes, by id."""
+def changes_of(segments: Iterable[ArchiveSegment]) -> dict[int, int]:
+    """Return how many changes of each table there are in some segments, by id."""
     found: dict[int, int] = {}
-    for volume in volumes:
-        for table_id, count in volume.tables.items():
+    for segment in segments:
+        for table_id, count in segment.tables.items():
             found[table_id] = found.get(table_id, 0) + count
     return found
 

@@ -29,21 +29,21 @@ class ChainGap:
 
 @dataclass(frozen=True, slots=True)
 class ArchiveContents:
-    """The days of an archive that have volumes, in order, and its holes."""
+    """The days of an archive that have segments, in order, and its holes."""
 
     days: tuple[DaySummary, ...]
     holes: tuple[ChainGap, ...]
 
     @property
-    def volumes(self) -> tuple[SegmentSummary, ...]:
+    def segments(self) -> tuple[SegmentSummary, ...]:
         """Return all of them, in order."""
-        return tuple(volume for day in self.days for volume in day.volumes)
+        return tuple(segment for day in self.days for segment in day.segments)
 
     @property
     def unbroken(self) -> tuple[SegmentSummary, ...]:
-        """Return the volumes behind the last hole."""
+        """Return the segments behind the last hole."""
         after = max((hole.hi for hole in self.holes), default=0)
-        return tuple(volume for volume in self.volumes if volume.lo >= after)
+        return tuple(segment for segment in self.segments if segment.lo >= after)
 
 
 def read_contents(archive: Archive, load: Callable[[str], DaySummary]) -> ArchiveContents:
@@ -53,13 +53,13 @@ def read_contents(archive: Archive, load: Callable[[str], DaySummary]) -> Archiv
     """
     holes: list[ChainGap] = []
     days = tuple(_listed_days(archive, load, holes))
-    volumes = [volume for day in days for volume in day.volumes]
+    segments = [segment for day in days for segment in day.segments]
     known = {hole.hi for hole in holes}
-    for before, volume in itertools.pairwise(volumes):
-        if before.hi < volume.lo and volume.lo not in known:
-            why = f"{archive.url}/days: no volume begins at {before.hi}, but one at {volume.lo}"
-            holes.append(ChainGap(before.hi, volume.lo, why))
-    holes += _missing_files(archive.storage, volumes)
+    for before, segment in itertools.pairwise(segments):
+        if before.hi < segment.lo and segment.lo not in known:
+            why = f"{archive.url}/days: no segment begins at {before.hi}, but one at {segment.lo}"
+            holes.append(ChainGap(before.hi, segment.lo, why))
+    holes += _missing_files(archive.storage, segments)
     return ArchiveContents(days, tuple(sorted(holes, key=lambda hole: hole.lo)))
 
 
@@ -75,9 +75,9 @@ def _listed_days(
         except RelayCorruptError as error:
             unread = str(error)
             continue
-        if not day.volumes:
+        if not day.segments:
             continue
-        first = day.volumes[0]
+        first = day.segments[0]
         if unread or (at is None and day.follows is not None):
             why = unread or f"{archive.url}/days: what is before {day.day} is missing"
             holes.append(
@@ -87,7 +87,7 @@ def _listed_days(
             )
             unread = ""
         yield day
-        at = day.volumes[-1].hi
+        at = day.segments[-1].hi
     if unread:
         holes.append(ChainGap(at or 0, max(at or 0, tso.wall_clock()), unread))
 
@@ -97,10 +97,10 @@ def _chain_beginning(follows: int | None, first: SegmentSummary) -> int:
     return min(follows if follows is not None else 0, first.lo)
 
 
-def _missing_files(storage: Storage, volumes: Iterable[SegmentSummary]) -> Iterator[ChainGap]:
+def _missing_files(storage: Storage, segments: Iterable[SegmentSummary]) -> Iterator[ChainGap]:
     sizes: dict[str, Mapping[str, int]] = {}
-    for volume in volumes:
-        for path, size in volume.files:
+    for segment in segments:
+        for path, size in segment.files:
             folder, _, name = path.rpartition("/")
             if folder not in sizes:
                 sizes[folder] = storage.sizes(folder)
@@ -108,7 +108,7 @@ def _missing_files(storage: Storage, volumes: Iterable[SegmentSummary]) -> Itera
             if found != size:
                 what = "is missing" if found is None else f"has {found:,} bytes, not {size:,}"
                 yield ChainGap(
-                    volume.lo,
-                    volume.hi,
-                    f"{storage.url}/{path} {what} (volume of {day_of(volume.lo)})",
+                    segment.lo,
+                    segment.hi,
+                    f"{storage.url}/{path} {what} (segment of {day_of(segment.lo)})",
                 )

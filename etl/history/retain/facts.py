@@ -36,11 +36,11 @@ def inventory_of(
 
     Raises RelayCorruptError, OSError.
     """
-    volumes = [volume for volume in contents.unbroken if volume.hi > floor_ts]
-    if not volumes:
+    segments = [segment for segment in contents.unbroken if segment.hi > floor_ts]
+    if not segments:
         return None
-    turns = tuple(_events_after(archive, contents, volumes[0].lo))
-    return ArchiveInventory(volumes[0].lo, volumes[-1].hi, tuple(snapshots), turns)
+    turns = tuple(_events_after(archive, contents, segments[0].lo))
+    return ArchiveInventory(segments[0].lo, segments[-1].hi, tuple(snapshots), turns)
 
 
 def _events_after(
@@ -49,18 +49,18 @@ def _events_after(
     """Yield the table events of DDL after a moment at which a segment begins."""
     version = -1
     for day in contents.days:
-        volumes = [volume for volume in day.volumes if volume.lo >= after_ts]
-        if not volumes:
+        segments = [segment for segment in day.segments if segment.lo >= after_ts]
+        if not segments:
             continue
         if day.turns is None:
-            yield from events_between(archive, volumes, version)
+            yield from events_between(archive, segments, version)
         else:
             yield from (turn for turn in day.turns if turn.ts > after_ts)
-        version = volumes[-1].schema_version
+        version = segments[-1].schema_version
 
 
 def events_between(
-    archive: Archive, volumes: Iterable[SegmentSummary], version: int
+    archive: Archive, segments: Iterable[SegmentSummary], version: int
 ) -> Iterator[TableEvent]:
     """Yield the table events of DDL in segments; `version`: TiDB's schema version before them.
 
@@ -68,11 +68,11 @@ def events_between(
     RelayCorruptError, OSError.
     """
     log = archive.log
-    for volume in volumes:
-        if volume.schema_version != version:
-            for window in log.windows(volume.lo, volume.hi):
+    for segment in segments:
+        if segment.schema_version != version:
+            for window in log.windows(segment.lo, segment.hi):
                 yield from events_of_window(window)
-        version = volume.schema_version
+        version = segment.schema_version
 
 
 def events_of_window(window: WindowRecord) -> Iterator[TableEvent]:

@@ -54,16 +54,17 @@ log = logging.getLogger("sluice.archive")
 
 @dataclass(frozen=True, slots=True)
 class RetainSummary:
-    """What was removed: `windows` of the relay log, `snapshots` by id, `volumes` and their `bytes`.
+    """Summarize what was removed, and what holds the oldest of the rest.
 
-    And what holds the oldest of the rest, in words.
+    `windows`: of the relay log; `snapshots`: their ids; `segments`, `bytes`: of the archive.
+    `relay_held_by`, `archive_held_by`: what keeps the oldest window and segment, for people.
     """
 
     windows: int = 0
     verified_changes: int = 0
     relay_held_by: str = ""
     snapshots: tuple[str, ...] = ()
-    volumes: int = 0
+    segments: int = 0
     bytes: int = 0
     files: int = 0
     promised_ts: int = 0
@@ -140,9 +141,9 @@ def _purge_archive(
 ) -> RetainSummary:
     contents = read_contents(archive, DirectSummaries(archive).day)
     _refuse_gaps(archive, contents, keep)
-    if not contents.volumes:
+    if not contents.segments:
         return summary
-    holds, end = Pins(archive.storage), contents.volumes[-1].hi
+    holds, end = Pins(archive.storage), contents.segments[-1].hi
     living = active_pins(archive, jobs.is_over, end, bury=True)
     _finish_removal(archive, holds, living)
     snapshots, faults = readable_snapshots(SnapshotStore(archive.storage).find, archive)
@@ -158,7 +159,8 @@ def _purge_archive(
         faults,
     )
     before = max(
-        (volume.hi for volume in contents.volumes[:-1] if volume.hi <= found.before_ts), default=0
+        (segment.hi for segment in contents.segments[:-1] if segment.hi <= found.before_ts),
+        default=0,
     )
     floor = holds.advance_removal(before, found.forget)
     living = active_pins(archive, jobs.is_over, end)
@@ -172,8 +174,8 @@ def _purge_archive(
     return replace(
         summary,
         snapshots=gone,
-        volumes=len(removed),
-        bytes=sum(volume.bytes for volume in removed),
+        segments=len(removed),
+        bytes=sum(segment.bytes for segment in removed),
         files=files,
         promised_ts=found.promised_ts,
         archive_held_by=found.held_by,
@@ -240,7 +242,7 @@ def _refuse_gaps(archive: Archive, contents: ArchiveContents, keep: RetentionPol
 
     What lies beside it may be needed for its repair.
     """
-    end = contents.volumes[-1].hi if contents.volumes else 0
+    end = contents.segments[-1].hi if contents.segments else 0
     since = min(end, tso.wall_clock()) - tso.span(keep.log_ms) if keep.log_ms else 0
     holes: Iterable[str] = [hole.why for hole in contents.holes if hole.hi > since]
     if holes:

@@ -61,19 +61,19 @@ def relay_usage(relay: RelayLog, keep_ms: int) -> DiskUsage:
     )
 
 
-def archive_usage(volumes: Sequence[SegmentSummary], keep_ms: int, *, lake: bool) -> DiskUsage:
+def archive_usage(segments: Sequence[SegmentSummary], keep_ms: int, *, lake: bool) -> DiskUsage:
     """Return the size of the archive's log, or of its lake."""
 
     def taken(found: Iterable[SegmentSummary]) -> int:
-        return sum(volume.lake_bytes if lake else volume.log_bytes for volume in found)
+        return sum(segment.lake_bytes if lake else segment.log_bytes for segment in found)
 
-    if not volumes:
+    if not segments:
         return DiskUsage(0, Growth(0.0, None))
-    end = volumes[-1].hi
-    lately = [volume for volume in volumes if volume.hi > end - tso.span(_DAY_MS)]
-    first = volumes[0]
+    end = segments[-1].hi
+    lately = [segment for segment in segments if segment.hi > end - tso.span(_DAY_MS)]
+    first = segments[0]
     rate = _bytes_per_day(taken(lately), lately[0].lo or end - tso.span(_DAY_MS), end)
-    return DiskUsage(taken(volumes), Growth(rate, _days_left(keep_ms, first.lo or first.hi, end)))
+    return DiskUsage(taken(segments), Growth(rate, _days_left(keep_ms, first.lo or first.hi, end)))
 
 
 def snapshots_usage(snapshots: Sequence[SnapshotSummary], keep_ms: int) -> DiskUsage:

@@ -111,7 +111,7 @@ def archive_status(settings: Settings) -> ArchiveStatus:
     starts = [snapshot.snapshot for snapshot in snapshots]
     facts = inventory_of(archive, contents, starts, Pins(archive.storage).removal_mark().before_ts)
     jobs = Jobs.for_pipeline(relay)
-    end = contents.volumes[-1].hi if contents.volumes else 0
+    end = contents.segments[-1].hi if contents.segments else 0
     living = tuple(active_pins(archive, jobs.is_over, end).values())
     last = relay.last()
     spaces = _usages(settings, relay, contents, snapshots)
@@ -172,11 +172,11 @@ def _unknown_tables(
         return ()
     known = {turn.table_id for turn in facts.turns if turn.begins or turn.takes}
     known |= {table_id for snapshot in facts.snapshots for table_id in snapshot.tables}
-    after = min((volume.lo for volume in contents.unbroken), default=0)
+    after = min((segment.lo for segment in contents.unbroken), default=0)
     found: dict[int, int] = {}
     where: dict[int, str] = {}
     for day in contents.days:
-        if day.volumes[-1].lo < after:
+        if day.segments[-1].lo < after:
             continue
         for table_id, count in _changes(archive, day, after).items():
             if table_id not in known:
@@ -188,10 +188,10 @@ def _unknown_tables(
 
 def _changes(archive: Archive, day: DaySummary, after: int) -> Mapping[int, int]:
     """Return a day's changes, behind the moment at which one of its segments begins."""
-    if day.volumes[0].lo >= after:
+    if day.segments[0].lo >= after:
         return day.changes
     return changes_of(
-        volume for volume in archive.catalogue.load(day.day).volumes if volume.lo >= after
+        segment for segment in archive.catalogue.load(day.day).volumes if segment.lo >= after
     )
 
 
@@ -201,9 +201,9 @@ def _names(archive: Archive, where: Mapping[int, str]) -> dict[int, str]:
     log = archive.log
     for day in sorted(set(where.values()), reverse=True):
         left = {table_id for table_id, last in where.items() if last == day}
-        for volume in reversed(archive.catalogue.load(day).volumes):
-            if left & volume.tables.keys():
-                for window in log.windows(volume.lo, volume.hi):
+        for segment in reversed(archive.catalogue.load(day).volumes):
+            if left & segment.tables.keys():
+                for window in log.windows(segment.lo, segment.hi):
                     for table_id in [i for i in left if window.tables.get(str(i))]:
                         table = window.tables[str(table_id)]
                         found[table_id] = full_name(table["schema_name"], table["name"])
@@ -232,8 +232,8 @@ def _usages(
     keep_ms = settings.archive.keep_ms
     return {
         "relay": relay_usage(relay, settings.relay.keep_ms),
-        "log": archive_usage(contents.volumes, keep_ms, lake=False),
-        "lake": archive_usage(contents.volumes, keep_ms, lake=True),
+        "log": archive_usage(contents.segments, keep_ms, lake=False),
+        "lake": archive_usage(contents.segments, keep_ms, lake=True),
         "snapshots": snapshots_usage(snapshots, keep_ms),
     }
 

@@ -120,13 +120,13 @@ class CachedSummaries:
                 text,
                 replace(day, turns=tuple(self._events(day, before))).to_json(),
             )
-        return day.volumes[-1].schema_version if day.volumes else before
+        return day.segments[-1].schema_version if day.segments else before
 
     def _events(self, day: DaySummary, before: int) -> Iterable[TableEvent]:
         """Return a day's table events; beyond the known ones only newer segments are read."""
         through, known = self._known_events(day)
-        at = [volume.schema_version for volume in day.volumes if volume.hi <= through]
-        later = [volume for volume in day.volumes if volume.hi > through]
+        at = [segment.schema_version for segment in day.segments if segment.hi <= through]
+        later = [segment for segment in day.segments if segment.hi > through]
         found = events_between(self._archive, later, at[-1] if at else before)
         return (*known, *(turn for turn in found if turn.ts > through))
 
@@ -139,9 +139,9 @@ class CachedSummaries:
             raw = self._read(_day_path(day.day)) or {}
             raw.pop("of", None)
             earlier = DaySummary.from_json(raw)
-            begin, end = day.volumes[0].lo, day.volumes[-1].hi
-            if earlier.volumes[0].lo <= begin and earlier.volumes[-1].hi <= end:
-                return earlier.volumes[-1].hi, tuple(
+            begin, end = day.segments[0].lo, day.segments[-1].hi
+            if earlier.segments[0].lo <= begin and earlier.segments[-1].hi <= end:
+                return earlier.segments[-1].hi, tuple(
                     turn for turn in earlier.turns or () if turn.ts > begin
                 )
         return 0, ()

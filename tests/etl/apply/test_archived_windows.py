@@ -96,7 +96,7 @@ def test_preparing_archived_windows_is_preparing_the_landed_ones_through_partiti
     seed: int,
     count: int,
     sizes: list[int],
-    volumes: list[int],
+    segments: list[int],
     limits: MergeLimits,
     data: st.DataObject,
 ) -> None:
@@ -110,7 +110,7 @@ def test_preparing_archived_windows_is_preparing_the_landed_ones_through_partiti
         moments = [relay.first().lo, *(commit_ts for commit_ts, _, _ in history.events)]
         if data.draw(st.booleans()):
             relay.overrides.add(Override(data.draw(st.sampled_from(moments[1:])), SKIP))
-        archive = archived(relay, folder, volumes, limits)
+        archive = archived(relay, folder, segments, limits)
         after, until = sorted(
             data.draw(st.lists(st.sampled_from(moments), min_size=2, max_size=2, unique=True))
         )
@@ -130,5 +130,5 @@ def test_preparing_archived_windows_is_preparing_the_landed_ones_of_a_real_clust
     relay = land(RECORDINGS / name, f"file://{tmp_path}/relay", transactions)
     archive = archived(relay, str(tmp_path), [50], MergeLimits())
     first, last = relay.first().lo, relay.last().hi
-    assert sum(volume.windows for volume in archive.volumes()) < len(list(relay.windows(0)))
+    assert sum(segment.windows for segment in archive.volumes()) < len(list(relay.windows(0)))
     assert steps(archive.log, first, last) == steps(relay, first, last)

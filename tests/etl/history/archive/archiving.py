@@ -18,7 +18,7 @@ from sluice.relay.storage import Storage
 
 
 class LocalJobs:
-    """Makes and reads volumes in this process, as Spark's workers would."""
+    """Makes and reads segments in this process, as Spark's workers would."""
 
     def __init__(self, settings: Settings, source_url: str = "") -> None:
         self._work = BuildSegments.from_settings(settings, source_url or settings.relay.url)
@@ -27,10 +27,10 @@ class LocalJobs:
     def connect(self) -> None: ...
 
     def run(self, task: dict[str, Any]) -> Any:
-        if "volume" in task:
+        if "segment" in task:
             return segment_problems(
                 ArchiveLog.open(self._work.archive_url),
-                ArchiveSegment.from_json(json.loads(task["volume"])),
+                ArchiveSegment.from_json(json.loads(task["segment"])),
             )
         self.made += 1
         return json.loads(
@@ -116,10 +116,10 @@ def _tables_at(window: WindowRecord, ts: int) -> dict[str, Any]:
 
 
 def log_files(archive: Archive, folder: Path) -> tuple[set[str], set[str]]:
-    """The files that volumes have, and those that are there, below log/ and lake/: also hidden ones
-    in a folder.
+    """The files that segments have, and those that are there, below log/ and lake/, hidden ones
+    too.
     """
-    named = {file.path for volume in archive.volumes() for file in volume.files}
+    named = {file.path for segment in archive.volumes() for file in segment.files}
     there = {
         str(path.relative_to(folder))
         for name in ("log", "lake")

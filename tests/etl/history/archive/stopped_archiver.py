@@ -8,13 +8,13 @@ from tests.etl.history.archive.archiving import LocalJobs, settings_of
 
 
 def archive(relay_url: str) -> None:
-    """All that is landed, in volumes of a window each."""
+    """All that is landed, in segments of a window each."""
     archiver._CHECK_INTERVAL_S = 0.01
     settings = settings_of(relay_url)
-    Archiver(settings, jobs=LocalJobs(settings), volume_bytes=1).through()
+    Archiver(settings, jobs=LocalJobs(settings), segment_bytes=1).through()
 
 
 def compact_all(relay_url: str) -> None:
-    """The volumes of a window each become one."""
+    """The segments of a window each become one."""
     settings = settings_of(relay_url)
     compact(settings, jobs=LocalJobs(settings, settings.archive_url))

@@ -77,7 +77,7 @@ def _wrong(url: str, folder: Path) -> list[str]:
 
 
 def _left_over(url: str, folder: Path) -> set[str]:
-    """Files that no volume has, once what was begun and not finished has been swept."""
+    """Files that no segment has, once what was begun and not finished has been swept."""
     kept = Archive.open(settings_of(url).archive_url)
     kept.sweep(0)
     remove_abandoned(kept, lambda: False, given_up_ms=0)

@@ -43,10 +43,10 @@ def shop(tmp_path_factory) -> RelayLog:
     return land(RECORDINGS / "shop", tmp_path_factory.mktemp("shop").as_uri(), 400)
 
 
-def lake_rows(volumes: list[ArchiveSegment]) -> dict[str, int]:
+def lake_rows(segments: list[ArchiveSegment]) -> dict[str, int]:
     """By table."""
     found: dict[str, int] = {}
-    for file in (file for volume in volumes for file in volume.lake):
+    for file in (file for segment in segments for file in segment.lake):
         found[file.table] = found.get(file.table, 0) + file.rows
     return found
 
@@ -61,11 +61,11 @@ def test_a_recording_that_is_archived_while_it_lands_is_in_the_archive_change_by
 ):
     settings = settings_of(tmp_path.as_uri())
     growing, chance = Growing(shop, settings.relay.url), random.Random(5)
-    archiving = archiver(settings, volume_bytes=60_000)
+    archiving = archiver(settings, segment_bytes=60_000)
     while growing.land(chance.randrange(1, 9)):
         archiving.through()
     archive = Archive.open(settings.archive_url)
-    assert archiving.summary.volumes > 10
+    assert archiving.summary.segments > 10
     assert differences(growing.relay, archive) == []
     assert archiving.summary.changes == sum(window.changes for window in growing.relay.windows(0))
     assert check(settings, jobs=LocalJobs(settings)).problems == []
@@ -77,10 +77,10 @@ def test_whoever_needs_a_moment_has_it_archived_and_nothing_is_done_twice(shop, 
     settings = settings_of(tmp_path.as_uri())
     growing = Growing(shop, settings.relay.url)
     third, *_, last = growing.land(3)[2], *growing.land(5)
-    archiver(settings, volume_bytes=1).through(third.hi - 1)
+    archiver(settings, segment_bytes=1).through(third.hi - 1)
     assert Archive.open(settings.archive_url).last().hi == third.hi
     # Without a Spark that answers: there is nothing to be done.
-    assert archive_through(settings, third.hi).volumes == 0
+    assert archive_through(settings, third.hi).segments == 0
     with pytest.raises(NotYetLandedError, match=r"isn't in .* yet: landing has come to"):
         archive_through(settings, last.hi + 1)
     assert archiver(settings).through() is None
@@ -95,14 +95,14 @@ def test_the_archive_is_among_those_who_need_the_relay_log_before_it_has_anythin
     landed = growing.land(6)
     consumers = Consumers(growing.relay)
 
-    def refuse(archive: Archive, volume: ArchiveSegment) -> None:
+    def refuse(archive: Archive, segment: ArchiveSegment) -> None:
         raise RelayError("the archive takes nothing")
 
     with monkeypatch.context() as patch, pytest.raises(RelayError, match="takes nothing"):
         patch.setattr(Archive, "append", refuse)
         archiver(settings).through(landed[2].hi)
     assert consumers.positions() == {CONSUMER: landed[0].lo}
-    archiver(settings, volume_bytes=1).through(landed[2].hi)
+    archiver(settings, segment_bytes=1).through(landed[2].hi)
     assert consumers.positions() == {CONSUMER: landed[2].hi}
 
 
@@ -125,7 +125,7 @@ def test_a_relay_log_without_what_follows_the_archive_and_one_of_another_cluster
         archiver(other).through()
 
 
-def test_an_hour_without_traffic_is_a_few_small_volumes_made_without_spark_and_one_window_each(
+def test_an_hour_without_traffic_is_a_few_small_segments_made_without_spark_and_one_window_each(
     tmp_path,
 ):
     settings = settings_of(tmp_path.as_uri())
@@ -138,14 +138,14 @@ def test_an_hour_without_traffic_is_a_few_small_volumes_made_without_spark_and_o
             relay.commit(window(lo, lo + MINUTE // 5))
         archiving.through(quiet_ms=QUIET_MS)
     archiving.through()
-    volumes = list(Archive.open(settings.archive_url).volumes())
-    assert (len(volumes), jobs.made) == (6, 0)
-    assert [volume.windows for volume in volumes] == [1] * 6
-    assert all(volume.log is None and volume.bytes < 2_000 for volume in volumes)
-    assert volumes[-1].hi == BASE + HOUR
+    segments = list(Archive.open(settings.archive_url).volumes())
+    assert (len(segments), jobs.made) == (6, 0)
+    assert [segment.windows for segment in segments] == [1] * 6
+    assert all(segment.log is None and segment.bytes < 2_000 for segment in segments)
+    assert segments[-1].hi == BASE + HOUR
 
 
-def test_a_volume_ends_with_its_day_but_for_the_first_one_of_a_relay_log_that_begins_at_nought():
+def test_a_segment_ends_with_its_day_but_for_the_first_one_of_a_relay_log_that_begins_at_nought():
     day = 24 * HOUR
     begin = BASE - BASE % day
     chain = [
@@ -161,7 +161,7 @@ def test_a_volume_ends_with_its_day_but_for_the_first_one_of_a_relay_log_that_be
     ]
 
 
-def test_what_a_worker_is_told_of_a_volume_names_each_table_once_however_many_windows_it_has():
+def test_what_a_worker_is_told_of_a_segment_names_each_table_once_however_many_windows_it_has():
     tables = {str(n): {"id": n, "name": f"t{n}", "columns": ["c" * 40] * 20} for n in range(20)}
     chain = [window(BASE + n, BASE + n + 1, tables=tables) for n in range(700)]
     (plan,) = plan_segments(chain)
@@ -199,7 +199,7 @@ while True:
     child = os.fork()
     if not child:
         count_down([first + kills * step])
-        module.Archiver(settings, jobs=LocalJobs(settings), volume_bytes=100_000).through()
+        module.Archiver(settings, jobs=LocalJobs(settings), segment_bytes=100_000).through()
         os._exit(0)
     if os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0:
         break
@@ -232,7 +232,7 @@ def test_after_kill_9_at_any_write_the_archive_goes_on_without_a_loss_or_a_doubl
 
 
 class Interrupted(LocalJobs):
-    """Between making a volume and giving it back, something happens."""
+    """Between making a segment and giving it back, something happens."""
 
     def __init__(self, settings, meanwhile) -> None:
         super().__init__(settings)
@@ -253,10 +253,10 @@ def test_an_archiver_that_froze_while_another_archived_appends_nothing_and_its_f
     growing = Growing(shop, settings.relay.url)
     growing.land(8)
     frozen = archiver(
-        settings, jobs=Interrupted(settings, archiver(settings, volume_bytes=1).through)
+        settings, jobs=Interrupted(settings, archiver(settings, segment_bytes=1).through)
     )
     frozen.through()
-    assert frozen.summary.volumes == 0
+    assert frozen.summary.segments == 0
     archive = Archive.open(settings.archive_url)
     assert len(list(archive.volumes())) == 8
     assert differences(growing.relay, archive) == []
@@ -278,11 +278,11 @@ def test_a_pass_goes_on_with_its_claim_when_somebody_who_needs_a_moment_archives
     def need_a_moment() -> None:
         beside.append(archive_through(settings, landed[2].hi, jobs=LocalJobs(settings)))
 
-    running = archiver(settings, jobs=Interrupted(settings, need_a_moment), volume_bytes=1)
+    running = archiver(settings, jobs=Interrupted(settings, need_a_moment), segment_bytes=1)
     with caplog.at_level("INFO", "sluice.archive"):
         running.through()
-    assert (beside[0].volumes, beside[0].hi) == (1, landed[2].hi)
-    assert (running.summary.volumes, running.summary.hi, running.summary.retries) == (
+    assert (beside[0].segments, beside[0].hi) == (1, landed[2].hi)
+    assert (running.summary.segments, running.summary.hi, running.summary.retries) == (
         5,
         landed[-1].hi,
         0,
@@ -303,11 +303,11 @@ def test_who_needs_a_moment_waits_for_a_pass_that_was_faster_and_makes_what_it_l
     landed = growing.land(8)
     monkeypatch.setattr("sluice.etl.history.archive.archiver._PEER_TIMEOUT_BESIDE_S", 0.0)
     monkeypatch.setattr("sluice.etl.history.archive.archiver._CHECK_INTERVAL_S", 0.0)
-    running = archiver(settings, volume_bytes=1)
+    running = archiver(settings, segment_bytes=1)
     done = archive_through(
         settings, jobs=Interrupted(settings, lambda: running.through(landed[2].hi))
     )
-    assert (running.summary.volumes, done.volumes, done.hi) == (3, 1, landed[-1].hi)
+    assert (running.summary.segments, done.segments, done.hi) == (3, 1, landed[-1].hi)
     assert differences(growing.relay, Archive.open(settings.archive_url)) == []
 
 
@@ -317,15 +317,15 @@ def test_one_that_stood_still_right_before_it_appended_appends_nothing(shop, tmp
     growing.land(8)
     append = Archive.append
 
-    def late(archive: Archive, volume: ArchiveSegment) -> None:
+    def late(archive: Archive, segment: ArchiveSegment) -> None:
         monkeypatch.setattr(Archive, "append", append)
-        archiver(settings, volume_bytes=1).through()
-        append(archive, volume)
+        archiver(settings, segment_bytes=1).through()
+        append(archive, segment)
 
     monkeypatch.setattr(Archive, "append", late)
     frozen = archiver(settings)
     frozen.through()
-    assert frozen.summary.volumes == 0
+    assert frozen.summary.segments == 0
     assert differences(growing.relay, Archive.open(settings.archive_url)) == []
 
 
@@ -337,10 +337,10 @@ def test_an_archiver_that_is_taken_over_from_goes_on_where_the_other_one_dies(
     landed = growing.land(8)
     monkeypatch.setattr("sluice.etl.history.archive.archiver._PEER_TIMEOUT_S", 0.0)
     monkeypatch.setattr("sluice.etl.history.archive.archiver._CHECK_INTERVAL_S", 0.0)
-    dies = archiver(settings, volume_bytes=1)
+    dies = archiver(settings, segment_bytes=1)
     first = archiver(settings, jobs=Interrupted(settings, lambda: dies.through(landed[2].hi)))
     first.through()
-    assert (dies.summary.volumes, first.summary.volumes) == (3, 1)
+    assert (dies.summary.segments, first.summary.segments) == (3, 1)
     assert differences(growing.relay, Archive.open(settings.archive_url)) == []
 
 
@@ -348,43 +348,43 @@ def test_a_damaged_a_missing_and_a_forgotten_file_are_found_and_named(shop, tmp_
     settings = settings_of(tmp_path.as_uri())
     growing = Growing(shop, settings.relay.url)
     growing.land(12)
-    archiver(settings, volume_bytes=20_000).through()
-    volumes = list(Archive.open(settings.archive_url).volumes())
-    assert len(volumes) >= 3
+    archiver(settings, segment_bytes=20_000).through()
+    segments = list(Archive.open(settings.archive_url).volumes())
+    assert len(segments) >= 3
     folder = tmp_path / "archive"
-    log, index = folder / volumes[0].log.path, folder / volumes[1].index.path
+    log, index = folder / segments[0].log.path, folder / segments[1].index.path
     storage = Archive.open(settings.archive_url).storage
-    data = bytearray(storage.read(volumes[0].log.path))
+    data = bytearray(storage.read(segments[0].log.path))
     data[len(data) // 2] ^= 1
-    storage.replace(volumes[0].log.path, bytes(data))
-    storage.remove(volumes[1].index.path)
+    storage.replace(segments[0].log.path, bytes(data))
+    storage.remove(segments[1].index.path)
     found = check(settings, jobs=LocalJobs(settings))
-    assert (found.volumes, found.hi) == (len(volumes), volumes[-1].hi)
+    assert (found.segments, found.hi) == (len(segments), segments[-1].hi)
     assert sorted(
         path for path in (log, index) if any(path.name in line for line in found.problems)
     ) == sorted((log, index))
     assert len(found.problems) == 2
-    later = check(settings, volumes[1].hi, jobs=LocalJobs(settings))
-    assert (later.volumes, later.problems) == (len(volumes) - 2, [])
+    later = check(settings, segments[1].hi, jobs=LocalJobs(settings))
+    assert (later.segments, later.problems) == (len(segments) - 2, [])
 
 
 @pytest.mark.slow
-def test_compacting_many_volumes_leaves_the_same_changes_in_few_and_readers_have_time(
+def test_compacting_many_segments_leaves_the_same_changes_in_few_and_readers_have_time(
     shop, tmp_path
 ):
     settings = settings_of(tmp_path.as_uri())
     growing = Growing(shop, settings.relay.url)
     growing.land(40)
-    archiver(settings, volume_bytes=1).through()
+    archiver(settings, segment_bytes=1).through()
     archive = Archive.open(settings.archive_url)
     before = list(archive.volumes())
     done = compact(settings, jobs=LocalJobs(settings, settings.archive_url))
     after = list(archive.volumes())
-    assert (done.volumes, done.into) == (len(before), 1)
+    assert (done.segments, done.into) == (len(before), 1)
     assert len(before) == 40 and len(after) == 1
     assert differences(growing.relay, archive) == []
-    assert after[0].binlog_bytes == sum(volume.binlog_bytes for volume in before)
-    read_by_others = [file for volume in before for file in (volume.log, volume.index)]
+    assert after[0].binlog_bytes == sum(segment.binlog_bytes for segment in before)
+    read_by_others = [file for segment in before for file in (segment.log, segment.index)]
     assert log_files(archive, tmp_path / "archive")[1] >= {file.path for file in read_by_others}
     assert lake_rows(before) == lake_rows(after)
     folders = [Path(file.path).parent for file in after[0].lake]
@@ -403,7 +403,7 @@ def lake_values(archive: Archive) -> dict[str, list[tuple]]:
     """By operation, what each row of a table says of its key, its time and a value."""
     found = {}
     for file in (
-        file for volume in archive.volumes() for file in volume.lake if file.table == "cart"
+        file for segment in archive.volumes() for file in segment.lake if file.table == "cart"
     ):
         columns = ["_op", "uid", "sku", "_commit_ts", "qty"]
         with archive.storage.open(file.path) as opened:
@@ -421,7 +421,7 @@ def test_a_lake_without_old_values_has_their_keys_and_follows_a_changed_setting(
     seen = []
     for settings in (whole, keys, none):
         growing.land(3)
-        archiver(settings, volume_bytes=1).through()
+        archiver(settings, segment_bytes=1).through()
         seen.append(lake_values(archive))
         assert differences(growing.relay, archive) == []
     only_whole, both, after_none = seen
@@ -452,7 +452,7 @@ def test_a_compaction_that_stood_still_while_another_one_compacted_changes_nothi
     settings = settings_of(tmp_path.as_uri())
     growing = Growing(shop, settings.relay.url)
     growing.land(9)
-    archiver(settings, volume_bytes=1).through()
+    archiver(settings, segment_bytes=1).through()
     made = []
 
     def other() -> None:

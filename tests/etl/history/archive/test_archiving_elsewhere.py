@@ -27,16 +27,16 @@ def source(tmp_path_factory) -> RelayLog:
 
 
 @pytest.mark.slow
-def test_spark_s_workers_make_volumes_side_by_side_and_read_them(source, tmp_path, spark_remote):
+def test_spark_s_workers_make_segments_side_by_side_and_read_them(source, tmp_path, spark_remote):
     settings = settings_of(tmp_path.as_uri(), **{"worker-count": 2})
     settings = replace(settings, spark=Spark(spark_remote))
     growing = Growing(source, settings.relay.url)
     growing.land(4)
-    archiver = Archiver(settings, volume_bytes=1)
+    archiver = Archiver(settings, segment_bytes=1)
     archiver.through()
     archiver.close()
     archive = Archive.open(settings.archive_url)
-    assert archiver.summary.volumes == len(list(archive.volumes())) == 4
+    assert archiver.summary.segments == len(list(archive.volumes())) == 4
     assert differences(growing.relay, archive) == []
     assert check(settings).problems == []
 
@@ -74,7 +74,7 @@ def test_a_pass_s_job_on_spark_goes_on_while_somebody_who_needs_a_moment_archive
 def test_an_archive_in_an_object_store_beside_its_relay_log(source, s3_server):
     settings = settings_of(s3_server.url())
     growing = Growing(source, settings.relay.url)
-    archiver = Archiver(settings, jobs=LocalJobs(settings), volume_bytes=1)
+    archiver = Archiver(settings, jobs=LocalJobs(settings), segment_bytes=1)
     while growing.land(3):
         archiver.through()
     archive = Archive.open(settings.archive_url)

@@ -19,7 +19,7 @@ SMALL = 256 * 2**10
 """What costs hardly anything may be written each time."""
 
 
-def volume(lo: int, hi: int, size: int) -> ArchiveSegment:
+def segment(lo: int, hi: int, size: int) -> ArchiveSegment:
     file = ArchiveFile(f"log/{lo}", size, 1, 0)
     return ArchiveSegment(lo, hi, 1, "t", 0, 1, 1, 1, 1, size, file, file)
 
@@ -28,35 +28,35 @@ def day(sizes: list[int]) -> tuple[list[int], int, list[ArchiveSegment]]:
     """Volumes that come one after another, and are compacted after every fifteen: how many there
     were at each time, bytes written again while the day lasted, and what is left when it is over.
     """
-    volumes: list[ArchiveSegment] = []
+    segments: list[ArchiveSegment] = []
     counts, written = [], 0
 
     def compacted(*, is_over: bool) -> None:
         nonlocal written
-        while found := compaction_groups(volumes, is_over=is_over):
+        while found := compaction_groups(segments, is_over=is_over):
             for group in found:
-                at = volumes.index(group[0])
+                at = segments.index(group[0])
                 size = sum(one.log.bytes for one in group if one.log)
                 assert (
-                    volumes[at : at + len(group)] == group
+                    segments[at : at + len(group)] == group
                     and len(group) > 1
                     and size <= MAX_SEGMENT_BYTES
                 )
-                volumes[at : at + len(group)] = [volume(group[0].lo, group[-1].hi, size)]
+                segments[at : at + len(group)] = [segment(group[0].lo, group[-1].hi, size)]
                 written += size
 
     for number, size in enumerate(sizes):
-        volumes.append(volume(number, number + 1, size))
+        segments.append(segment(number, number + 1, size))
         if number % 15 == 14:
             compacted(is_over=False)
-            counts.append(len(volumes))
+            counts.append(len(segments))
     again = written
     compacted(is_over=True)
-    return counts, again, volumes
+    return counts, again, segments
 
 
 @pytest.mark.parametrize("size", [300, 5_000, 60_000, 400_000, 3 * MIB, 8 * MIB])
-def test_a_day_of_passes_each_minute_never_has_over_fifty_partial_volumes_and_ends_with_few(
+def test_a_day_of_passes_each_minute_never_has_over_fifty_partial_segments_and_ends_with_few(
     size,
 ):
     chance = random.Random(size)
@@ -68,7 +68,7 @@ def test_a_day_of_passes_each_minute_never_has_over_fifty_partial_volumes_and_en
     assert (left[0].lo, left[-1].hi) == (0, 1440)
 
 
-def test_volumes_of_any_sizes_are_compacted_to_an_end_without_a_hole():
+def test_segments_of_any_sizes_are_compacted_to_an_end_without_a_hole():
     chance = random.Random(3)
     for _ in range(20):
         sizes = [chance.choice([0, 300, 9_000, 2 * MIB, 90 * MIB, 400 * MIB]) for _ in range(200)]
@@ -77,9 +77,9 @@ def test_volumes_of_any_sizes_are_compacted_to_an_end_without_a_hole():
         assert sum(one.log.bytes for one in left) == sum(sizes)
 
 
-def test_large_volumes_stay_as_they_are():
+def test_large_segments_stay_as_they_are():
     for is_over in (False, True):
         assert (
-            compaction_groups([volume(n, n + 1, LARGE_BYTES) for n in range(30)], is_over=is_over)
+            compaction_groups([segment(n, n + 1, LARGE_BYTES) for n in range(30)], is_over=is_over)
             == []
         )

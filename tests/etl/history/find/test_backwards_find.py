@@ -21,9 +21,7 @@ from sluice.etl.history.find import (
     recent_page,
     search,
 )
-from sluice.etl.history.find import (
-    recent as backwards,
-)
+from sluice.etl.history.find import recent as backwards
 from sluice.etl.history.history_log import HistoryLog
 from sluice.etl.settings import Downstream, Relay, Settings, Upstream
 from sluice.etl.settings.sections import Archive
@@ -38,7 +36,7 @@ ALL = 1 << 62
 
 @pytest.fixture(scope="module")
 def shop(tmp_path_factory: pytest.TempPathFactory) -> Settings:
-    """A relay log whose older half is in the archive, too, in volumes of a few windows."""
+    """A relay log whose older half is in the archive, too, in segments of a few windows."""
     folder = tmp_path_factory.mktemp("backwards")
     relay = RelayLog.open((folder / "relay").as_uri())
     land(RECORDINGS / "shop", relay.url, 300)

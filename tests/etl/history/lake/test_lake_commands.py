@@ -33,7 +33,7 @@ def test_files_that_count_hold_each_change_once_and_go_to_a_catalog_again_after_
     relay = land(RECORDINGS / "shop", f"file://{tmp_path}/relay", 2000)
     settings = settings_of(relay.url)
     jobs: Any = LocalJobs(settings)
-    archiver = Archiver(settings, jobs=jobs, volume_bytes=1)
+    archiver = Archiver(settings, jobs=jobs, segment_bytes=1)
     archiver.through()
     archiver.close()
     config = tmp_path / "sluice.toml"
@@ -123,5 +123,5 @@ def _id(url: str, table: str) -> int:
     archive = Archive.open(url)
     first = archive.first()
     assert first is not None
-    files = [file for volume in archive.volumes(first.lo) for file in volume.lake]
+    files = [file for segment in archive.volumes(first.lo) for file in segment.lake]
     return next(file.table_id for file in files if f"{file.schema}.{file.table}" == table)

@@ -87,12 +87,12 @@ def _archive(relay: RelayLog, archive: Path, windows_a_volume: int) -> None:
     windows = iter(relay.windows(first.lo))
     written = []
     for number in itertools.count():
-        volume = list(itertools.islice(windows, windows_a_volume))
-        if not volume:
+        segment = list(itertools.islice(windows, windows_a_volume))
+        if not segment:
             break
         # A small buffer, so that files have several row groups
         written += write_lake(
-            relay.storage, open_storage(f"file://{archive}"), volume, f"t{number}", 20_000
+            relay.storage, open_storage(f"file://{archive}"), segment, f"t{number}", 20_000
         )
     assert len({file.path for file in written}) == len(written)
     for file in written:

@@ -54,7 +54,7 @@ def test_at_every_moment_of_a_compaction_the_names_tell_files_with_each_row_once
     assert commits == sorted(commits)
 
 
-def test_of_two_attempts_at_a_volume_one_counts() -> None:
+def test_of_two_attempts_at_a_segment_one_counts() -> None:
     files = [
         f"lake/d.t/schema_version=7/day=2026-11-22/{5:020d}-{9:020d}-{token}.parquet"
         for token in ("a", "b")

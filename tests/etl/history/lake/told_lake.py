@@ -1,4 +1,4 @@
-"""Write a lake row by row: tables of a story, their changes, as volumes of one window each."""
+"""Write a lake row by row: tables of a story, their changes, as segments of one window each."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class ToldLake:
         raw: Sequence[bytes] = (),
         together: bool = False,
     ) -> tuple[LakeFile, ...]:
-        """One window and volume: a transaction a millisecond for each (old row, new row), None for
+        """One window and segment: a transaction a millisecond for each (old row, new row), None for
         none, or one with all of them; `raw` inserted rows follow as they are.
         """
         lo = from_datetime(moment)
@@ -82,13 +82,13 @@ class ToldLake:
         )
 
     def compacted(self) -> tuple[LakeFile, ...]:
-        """All windows so far as one volume."""
+        """All windows so far as one segment."""
         return write_lake(
             self._relay.storage, self.storage, self._windows, "compacted", BUFFER_BYTES
         )
 
     def fails(self) -> None:
-        """All windows so far as one volume, which fails before its end."""
+        """All windows so far as one segment, which fails before its end."""
         with LakeWriter(
             self.storage, (self._windows[0].lo, self._windows[-1].hi), "fails", 1
         ) as writer:

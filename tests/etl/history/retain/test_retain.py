@@ -37,7 +37,7 @@ from sluice.tidb.table_name import full_name
 
 
 class Site:
-    """Some 30 windows in volumes of five, with snapshots near the beginning and in the middle."""
+    """Some 30 windows in segments of five, with snapshots near the beginning and in the middle."""
 
     def __init__(self, root: Path, url: str = "") -> None:
         """In a folder, or at the URL of a relay log."""
@@ -122,12 +122,12 @@ def test_in_an_object_store_the_same_goes_as_in_a_folder_and_the_status_says_the
     before = [archive_status(settings) for settings in wanted]
     done = [retain(settings) for settings in wanted]
     after = [archive_status(settings) for settings in wanted]
-    assert (done[0].windows, done[0].volumes, len(done[0].snapshots)) == (
+    assert (done[0].windows, done[0].segments, len(done[0].snapshots)) == (
         done[1].windows,
-        done[1].volumes,
+        done[1].segments,
         len(done[1].snapshots),
     )
-    assert done[0].windows > 20 and done[0].volumes > 0 and len(done[0].snapshots) == 1
+    assert done[0].windows > 20 and done[0].segments > 0 and len(done[0].snapshots) == 1
     for folder, store in (before, after):
         assert (store.whole_from_ts, store.lo, store.hi, store.holes) == (
             folder.whole_from_ts, folder.lo, folder.hi, folder.holes,
@@ -138,7 +138,7 @@ def test_in_an_object_store_the_same_goes_as_in_a_folder_and_the_status_says_the
 def test_without_settings_nothing_goes(site):
     site.applied()
     done = retain(site.settings())
-    assert (done.windows, done.volumes, done.snapshots, done.files) == (0, 0, (), 0)
+    assert (done.windows, done.segments, done.snapshots, done.files) == (0, 0, (), 0)
 
 
 def test_windows_that_are_not_archived_stay(site):
@@ -179,15 +179,15 @@ def test_windows_stay_if_the_archive_can_not_be_read(site):
     assert site.windows() == 30
 
 
-def test_older_snapshots_and_volumes_go_when_a_younger_snapshot_is_readable(site):
+def test_older_snapshots_and_segments_go_when_a_younger_snapshot_is_readable(site):
     settings = site.settings(keep=site.keep())
     done = retain(settings)
     old, young = (done.snapshots[0], site.snapshots.all()[0])
     assert old.endswith("n3") and young.id.endswith("n15")
     assert site.archive.first().lo <= young.ts
-    assert done.volumes >= 2
+    assert done.segments >= 2
     assert "in the snapshot" in done.archive_held_by
-    assert retain(settings).volumes == 0
+    assert retain(settings).segments == 0
 
 
 @pytest.mark.parametrize("damage", ["missing", "flipped", "cut"])
@@ -223,7 +223,7 @@ def test_what_stops_retention_stops_nothing_else_and_is_said_until_it_is_over(si
     assert (failure.what, failure.message) == ("retain", said["failed"])
     files[-1].write_bytes(kept)
     done = retain_or_say_why(settings, lambda _: site.relay.failures.clear("retain"))
-    assert done["volumes"] > 0
+    assert done["segments"] > 0
     assert archive_status(settings).failures == ()
 
 

@@ -288,7 +288,7 @@ class World:
 
 
 def _anything(summary: object) -> int:
-    return int(any(getattr(summary, name) for name in ("windows", "snapshots", "volumes")))
+    return int(any(getattr(summary, name) for name in ("windows", "snapshots", "segments")))
 
 
 STEPS = {

@@ -85,7 +85,7 @@ def test_what_was_removed_by_hand_is_counted_and_what_holds_the_rest_named(site)
         command, ["retain", "--json", "--config", str(site.root / "sluice.toml")]
     )
     found = json.loads(done.stdout)
-    assert (found["windows"], found["volumes"], found["relay_held_by"]) == (
+    assert (found["windows"], found["segments"], found["relay_held_by"]) == (
         0,
         0,
         "[relay] keep, which isn't set",

@@ -50,13 +50,13 @@ def test_who_looks_with_summaries_sees_what_he_sees_without_them(site):
 
 def test_what_ddl_did_is_told_by_summaries_that_grew_as_by_the_windows(site, monkeypatch):
     """Windows with DDL are archived a few at a time, and so each day's summary is made again from
-    the one before, and reads no volume twice.
+    the one before, and reads no segment twice.
     """
-    volumes_read = []
+    segments_read = []
 
-    def counted(archive, volumes, version):
-        volumes_read.extend(volumes)
-        return events_between(archive, volumes, version)
+    def counted(archive, segments, version):
+        segments_read.extend(segments)
+        return events_between(archive, segments, version)
 
     monkeypatch.setattr(summaries, "events_between", counted)
     refresh_summaries(site.relay, site.archive)
@@ -68,7 +68,7 @@ def test_what_ddl_did_is_told_by_summaries_that_grew_as_by_the_windows(site, mon
                 write_log(site.relay.storage, site.archive.storage, new, f"ddl{n}").volume()
             )
             refresh_summaries(site.relay, site.archive)
-    assert len(volumes_read) == len(set(volumes_read))
+    assert len(segments_read) == len(set(segments_read))
     summed, listed = CachedSummaries(site.archive), DirectSummaries(site.archive)
     assert all(summed.day(name).turns is not None for name in site.archive.catalogue.days())
     told, read = (
