@@ -155,10 +155,11 @@ class BinlogIngest:
         later: bool = False,
     ) -> None:
         """Submit records as Store.submit does; `origin` is their connection, None if unknown."""
-        if self._origins.record_prewrites(records, origin):
+        doubtful = self._origins.record_prewrites(records, origin)
+        if doubtful is None:
             self._store.submit(records, done, here=here, later=later)
         else:
-            self._store.submit_checked(records, done, origin.ip if origin else "")
+            self._store.submit_checked(records, done, origin.ip if origin else "", doubtful)
 
     def flush(self) -> None:
         """Call Store.flush."""

@@ -232,6 +232,7 @@ class PumpServer:
         storage = replace(config.storage, is_captured=is_captured)
         self._store = Store.open(data_dir, storage, None if is_captured else resolver)
         self._closers.callback(self._store.close)
+        origins.old_ts = self._store.stored_ts
         # Closed before the store, so that a query to TiKV doesn't delay the store's close.
         self._closers.callback(tikv.close)
         check_cluster(data_dir, cluster_id)  # after open, which locked the directory

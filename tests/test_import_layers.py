@@ -106,7 +106,7 @@ PUMP_SERVICE = {
     "__main__": {"__init__"},
     "capture": {"store"},
     "calls": {"cluster", "grpc_fastpath", "kernel", "metrics", "store"},
-    "cluster": {"store"},
+    "cluster": {"kernel", "store"},
     "command": {"config", "listener", "server"},
     "config": {"store"},
     "grpc_fastpath": {"cluster", "config", "ingest", "kernel", "store"},

@@ -17,7 +17,7 @@ from sluice.pump_service.grpc_fastpath.limits import FastPathLimits
 from sluice.pump_service.grpc_fastpath.places import MAX_CONNECTIONS, ConnectionSlots
 from sluice.pump_service.grpc_fastpath.roles import ClientCalls, RecordIngest, RpcDispatch
 from sluice.pump_service.grpc_fastpath.uploads import PartialRequestBudget
-from sluice.pump_service.store import Record
+from sluice.pump_service.store import Record, RefusedRecordsError
 from sluice.tidb.binlog_kinds import PREWRITE
 
 _log = logging.getLogger(__name__)
@@ -233,9 +233,16 @@ class FastPathServer:
             if batch.later is not None:
                 batch.later.held -= 1
                 self._later -= batch.size
-            batch.lane.answer(batch.streams, error)
+            streams = batch.streams
+            if isinstance(error, RefusedRecordsError):
+                for place, refusal in error.refused.items():
+                    batch.lane.answer([streams[place]], refusal)
+                self.ingest.observe(now - batch.began, len(error.refused), ok=False)
+                streams = [s for place, s in enumerate(streams) if place not in error.refused]
+                error = None
+            batch.lane.answer(streams, error)
             touched.add(batch.lane)
-            self.ingest.observe(now - batch.began, len(batch.streams), ok=error is None)
+            self.ingest.observe(now - batch.began, len(streams), ok=error is None)
         for lane in touched:
             lane.flush()
         if self._full and self.queued <= self.limits.queued // 2:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from sluice.pump_service.kernel import plain
 from sluice.tidb.native import is_usable
 
-EDITION = 5
+EDITION = 6
 """Edition of `compiled.c`; a build of another edition isn't used."""
 
 IS_COMPILED = is_usable(__name__, EDITION, in_any_byte_order=True)
@@ -21,6 +21,7 @@ if IS_COMPILED:
         fields,
         framed,
         merged,
+        note,
         pull_message,
         put_entries,
         replies,
@@ -32,7 +33,12 @@ else:
         plain.framed,
         plain.put_entries,
     )
-    merged, pull_message, fields = plain.merged, plain.pull_message, plain.fields
+    merged, pull_message, fields, note = (
+        plain.merged,
+        plain.pull_message,
+        plain.fields,
+        plain.note,
+    )
 
 framed_parts = plain.framed_parts
 
@@ -43,6 +49,7 @@ __all__ = [
     "framed",
     "framed_parts",
     "merged",
+    "note",
     "pull_message",
     "put_entries",
     "replies",

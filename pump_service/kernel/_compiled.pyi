@@ -1,5 +1,8 @@
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
+
+Record = TypeVar("Record", bound=tuple[Any, ...])
+Origin = TypeVar("Origin")
 
 EDITION: int
 
@@ -37,6 +40,17 @@ def put_entries(
     offsets: Sequence[int],
     /,
 ) -> None: ...
+def note(
+    records: Sequence[Record],
+    origin: Origin,
+    of: dict[int, Origin],
+    ended: set[int],
+    ended_before: set[int],
+    old_ts: int,
+    repeated: list[Record],
+    old: list[Record],
+    /,
+) -> bool: ...
 def merged(commit: bytes, prewrite: bytes, /) -> bytes | None: ...
 def pull_message(payload: bytes, start_ts: int, commit_ts: int, /) -> bytes: ...
 def fields(

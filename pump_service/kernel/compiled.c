@@ -10,7 +10,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#define EDITION 5 /* as in __init__.py: what was compiled from other sources isn't used */
+#define EDITION 6 /* as in __init__.py: what was compiled from other sources isn't used */
 
 typedef unsigned char u8;
 
@@ -285,6 +285,33 @@ static PyObject *put_entries(PyObject *module, PyObject *args) {
     Py_RETURN_NONE;
 }
 
+/* note(records, origin, of, ended, ended_before, old_ts, repeated, old) -> False if an outcome's Prewrite isn't known; see plain.py */
+static PyObject *note(PyObject *module, PyObject *args) {
+    PyObject *records, *origin, *of, *ended, *before, *old_ts, *repeated, *old;
+    if (!PyArg_ParseTuple(args, "OOOOOOOO", &records, &origin, &of, &ended, &before, &old_ts, &repeated, &old)) return NULL;
+    Py_ssize_t count = PySequence_Size(records);
+    int all_first = 1, failed = count < 0;
+    for (Py_ssize_t k = 0; k < count && !failed; k++) {
+        PyObject *record = PySequence_GetItem(records, k);
+        PyObject *tp = record ? PyTuple_GetItem(record, 0) : NULL, *start = tp ? PyTuple_GetItem(record, 1) : NULL;
+        int is_outcome = start ? PyObject_IsTrue(tp) : -1;
+        failed = is_outcome < 0;
+        if (is_outcome == 1) {
+            if (PyDict_GetItemWithError(of, start)) failed = PyDict_DelItem(of, start) || PySet_Add(ended, start);
+            else all_first = 0, failed = PyErr_Occurred() != NULL;
+        } else if (!failed) {
+            int found = PyDict_Contains(of, start);
+            if (!found) found = PySet_Contains(ended, start);
+            if (!found) found = PySet_Contains(before, start);
+            int is_new = found ? 0 : PyObject_RichCompareBool(start, old_ts, Py_GT);
+            if (found < 0 || is_new < 0) failed = 1;
+            else failed = is_new ? PyDict_SetItem(of, start, origin) : PyList_Append(found ? repeated : old, record);
+        }
+        Py_XDECREF(record);
+    }
+    return failed ? NULL : PyBool_FromLong(all_first);
+}
+
 /* Where the fields behind prewrite_key begin, if the message begins as TiDB writes it: nine-byte timestamps, or a commit_ts
    of 0. */
 static const u8 *after_key(const u8 *p, const u8 *end) {
@@ -472,6 +499,7 @@ static PyMethodDef functions[] = {
     {"calls", calls, METH_VARARGS, NULL},
     {"replies", replies, METH_VARARGS, NULL},
     {"framed", framed, METH_VARARGS, NULL},
+    {"note", note, METH_VARARGS, NULL},
     {"put_entries", put_entries, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
 };

@@ -7,9 +7,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from struct import Struct
-from typing import Any
+from typing import Any, TypeVar
 
 from sluice.tidb.codec.varint import encode_uvarint
+
+Record = TypeVar("Record", bound=tuple[Any, ...])
+Origin = TypeVar("Origin")
 
 _HEADER = Struct("<IQI")
 _KEY = Struct(">Q")
@@ -117,6 +120,40 @@ def put_entries(
     key, pointer = _KEY.pack, _POINTER.pack
     for tp, start, commit, offset in zip(tps, starts, commits, offsets, strict=True):
         put(prefix + key(commit if tp else start), pointer(fid, offset))
+
+
+def note(
+    records: Sequence[Record],
+    origin: Origin,
+    of: dict[int, Origin],
+    ended: set[int],
+    ended_before: set[int],
+    old_ts: int,
+    repeated: list[Record],
+    old: list[Record],
+    /,
+) -> bool:
+    """Note the open Prewrites and the ended transactions among records (tp, start_ts, …).
+
+    `of` has the origin of open Prewrites. One whose transaction is open or ended goes to
+    `repeated`; one of another that began by `old_ts` goes to `old`. Returns False if the Prewrite
+    of an outcome isn't in `of`.
+    """
+    all_first = True
+    for record in records:
+        tp, start_ts = record[:2]
+        if tp:
+            if of.pop(start_ts, None) is None:
+                all_first = False
+            else:
+                ended.add(start_ts)
+        elif start_ts in of or start_ts in ended or start_ts in ended_before:
+            repeated.append(record)
+        elif start_ts > old_ts:
+            of[start_ts] = origin
+        else:
+            old.append(record)
+    return all_first
 
 
 def merged(commit: bytes, prewrite: bytes, /) -> bytes | None:

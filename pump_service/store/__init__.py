@@ -7,6 +7,7 @@ from sluice.pump_service.store.errors import (
     CorruptRecordError,
     InvalidRecordError,
     NoSpaceError,
+    RefusedRecordsError,
     StoreClosedError,
     StoreError,
     StoreFailedError,
@@ -24,14 +25,17 @@ from sluice.pump_service.store.records import (
     WindowReach,
 )
 from sluice.pump_service.store.store import Store
+from sluice.pump_service.store.verdict_checks import DoubtfulRecords
 
 __all__ = [
     "CorruptRecordError",
+    "DoubtfulRecords",
     "IndexOptions",
     "InvalidRecordError",
     "NoSpaceError",
     "PulledBinlog",
     "Record",
+    "RefusedRecordsError",
     "Resolver",
     "Store",
     "StoreClosedError",

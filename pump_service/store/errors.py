@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from sluice.errors import SluiceError
 
 
@@ -88,12 +90,26 @@ class NoDescriptorsError(StoreError):
 
 
 class StoreBusyError(StoreError):
-    """Report that too many outcomes wait for their check."""
+    """Report records that can't be checked now against what is here."""
 
     transient = True
 
-    def __init__(self, most: int) -> None:
-        super().__init__(f"{most} calls with verdicts on unknown Prewrites wait already")
+
+class PrewriteRepeatedError(StoreError):
+    """Report a Prewrite whose transaction has another one here already."""
+
+    hint = (
+        "find the client that sent one of both: TiDB sends the same bytes when it tries again, and"
+        " `write-allowed-cn` names the clients that may write"
+    )
+
+
+class RefusedRecordsError(StoreError):
+    """Report records of a group that were refused, by place; all others were written."""
+
+    def __init__(self, refused: Mapping[int, StoreError]) -> None:
+        super().__init__("; ".join(map(str, refused.values())))
+        self.refused = refused
 
 
 class InvalidRecordError(StoreError):

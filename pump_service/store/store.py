@@ -25,7 +25,7 @@ from sluice.pump_service.store.sorter import Sorter
 from sluice.pump_service.store.space import SpaceWatch
 from sluice.pump_service.store.store_reads import StoreReads
 from sluice.pump_service.store.value_log import ValueLog
-from sluice.pump_service.store.verdict_checks import OutcomeChecks
+from sluice.pump_service.store.verdict_checks import DoubtfulRecords, OutcomeChecks
 from sluice.pump_service.store.window_reader import WindowReader
 from sluice.pump_service.store.writer import Done, Writer
 from sluice.tidb.binlog_kinds import COMMIT, PREWRITE, ROLLBACK
@@ -180,17 +180,19 @@ class Store(StoreReads):
             return
         self._writer.submit(records, size, done, here=here, later=later)
 
-    def submit_checked(self, records: Sequence[Record], done: Done, peer: str) -> None:
-        """Submit records with an outcome that may contradict an earlier one.
+    def submit_checked(
+        self, records: Sequence[Record], done: Done, peer: str, doubtful: DoubtfulRecords
+    ) -> None:
+        """Submit records that may contradict what is here.
 
-        TiKV is asked about it first.
-
-        Never waits. `peer` is the client's address, for logs.
+        TiKV is asked about an outcome that does. A Prewrite that does is refused: `done` gets a
+        RefusedRecordsError then, and the others are written. Never waits. `peer` is the client's
+        address, for logs.
         """
         if self._checks is None:
             self.submit(records, done)
         else:
-            self._checks.submit(records, done, peer)
+            self._checks.submit(records, done, peer, doubtful)
 
     def flush(self) -> None:
         """Write records that wait for the next ones.

@@ -88,6 +88,11 @@ class StoreReads:
         return self._sorter.await_newer(ts, timeout_s)
 
     @property
+    def stored_ts(self) -> int:
+        """Return the highest timestamp in the value log, 0 of an empty one."""
+        return max(segment.max_ts for segment in self._log.segments())
+
+    @property
     def is_empty(self) -> bool:
         """Return whether this data directory never held a record, as far as its value log tells."""
         return self._log.first.fid == 0 and self._log.end == RecordPointer(0, 0)

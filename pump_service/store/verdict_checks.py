@@ -1,10 +1,14 @@
-"""Ask TiKV about outcomes that contradict an earlier one.
+"""Check records that contradict what is here: ask TiKV about outcomes, compare Prewrites.
 
 A transaction ends once. A Commit whose Prewrite is here and isn't open, and that isn't here yet
 itself, contradicts the outcome before it: one of both is wrong. TiKV knows which. Until then
 readers keep what they were given. Only outcomes come here that no connection is known to have sent
 the Prewrite of (a second outcome, or the first one after a restart of the pump), so all others cost
 nothing.
+
+A transaction has one Prewrite. TiDB sends it again, with the same bytes, when the answer is late:
+that one is answered, and not written again. With other bytes it is refused, as the index would
+lead readers to the later one.
 """
 
 from __future__ import annotations
@@ -13,12 +17,19 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple, Protocol
 
 from sluice.errors import SluiceError
 from sluice.pump_service.store.binlog_head import encode_outcome, prewrite_key
-from sluice.pump_service.store.errors import StoreBusyError, StoreClosedError
+from sluice.pump_service.store.errors import (
+    PrewriteRepeatedError,
+    RefusedRecordsError,
+    StoreBusyError,
+    StoreClosedError,
+    StoreError,
+)
 from sluice.pump_service.store.records import Record, Resolver, TxnOutcomeKind
 from sluice.pump_service.store.writer import Done
 from sluice.tidb.binlog_kinds import COMMIT, PREWRITE
@@ -56,8 +67,23 @@ class StoredTransactions(Protocol):
         """See Store.submit."""
 
 
-class _OutcomeGroup(NamedTuple):
-    records: Sequence[Record]
+class DoubtfulRecords(NamedTuple):
+    """Name the Prewrites of a group whose transaction may be here already.
+
+    All outcomes of the group are doubtful, too.
+    """
+
+    repeated: Collection[Record]
+    """Another Prewrite with that start_ts came."""
+    old: Collection[Record] = ()
+    """The transaction began so early that it may have ended."""
+
+
+class _DoubtfulGroup(NamedTuple):
+    records: Sequence[tuple[int, Record]]
+    """Place in the client's group, and record."""
+    repeated: Collection[int]
+    """Places of Prewrites whose transaction is here, or was."""
     done: Done
     peer: str
 
@@ -67,9 +93,11 @@ class OutcomeChecks:
 
     def __init__(self, store: StoredTransactions, resolver: Resolver) -> None:
         self._store, self._resolver = store, resolver
-        self._groups: queue.Queue[_OutcomeGroup | None] = queue.Queue(MAX_QUEUED_OUTCOMES)
+        self._groups: queue.Queue[_DoubtfulGroup | None] = queue.Queue(MAX_QUEUED_OUTCOMES)
         self._in_doubt: set[int] = set()
         """Opened again because TiKV didn't answer: only its verdict counts."""
+        self._written: dict[int, bytes] = {}
+        """Prewrites that this round wrote: the index doesn't have them yet."""
         self._ask_again_at = 0.0
         self.contradictions = 0
         self._thread = threading.Thread(target=self._run, name="pump-verdicts", daemon=True)
@@ -85,20 +113,33 @@ class OutcomeChecks:
             if (group := self._groups.get()) is not None:
                 group.done(StoreClosedError("the store is closed: nothing can be written any more"))
 
-    def submit(self, records: Sequence[Record], done: Done, peer: str) -> None:
-        """Queue records with such outcomes among them. Never waits; `done` as in Store.submit.
+    def submit(
+        self, records: Sequence[Record], done: Done, peer: str, doubtful: DoubtfulRecords
+    ) -> None:
+        """Queue what is doubtful of a group. Never waits; `done` as in Store.submit_checked.
 
-        Prewrites don't wait for TiKV: a client's transaction continues when they are durable.
+        Other Prewrites wait for nothing: a client's transaction continues when they are durable.
         """
-        prewrites = [record for record in records if record.tp == PREWRITE]
-        verdicts = [record for record in records if record.tp != PREWRITE]
-        if prewrites:
+        repeated, old = ({id(record) for record in each} for each in doubtful)
+        plain: list[Record] = []
+        rest: list[tuple[int, Record]] = []
+        for place, record in enumerate(records):
+            if record.tp == PREWRITE and id(record) not in repeated and id(record) not in old:
+                plain.append(record)
+            else:
+                rest.append((place, record))
+        if plain:
             done = _both(done)
-            self._store.submit(prewrites, done)
+            self._store.submit(plain, done)
+        places = {place for place, record in rest if id(record) in repeated}
         try:
-            self._groups.put_nowait(_OutcomeGroup(verdicts, done, peer))
+            self._groups.put_nowait(_DoubtfulGroup(rest, places, done, peer))
         except queue.Full:  # the resolver asks TiKV about open Prewrites anyway
-            done(None if prewrites else StoreBusyError(MAX_QUEUED_OUTCOMES))
+            is_done = plain and not repeated and not old
+            busy = (
+                f"{MAX_QUEUED_OUTCOMES} calls wait already until it is known what they contradict"
+            )
+            done(None if is_done else StoreBusyError(busy))
 
     def _run(self) -> None:
         while (group := self._groups.get()) is not None:
@@ -122,20 +163,50 @@ class OutcomeChecks:
                 ) as error:  # without this thread such outcomes would never be written
                     log.exception("can't write records of %s", each.peer)
                     each.done(error)
+            self._written.clear()  # the next round's index has them
             if is_over:
                 return
 
-    def _check_group(self, group: _OutcomeGroup, *, is_known: bool) -> None:
-        """Check a group; behind an index that lags all records are written unchecked."""
-        kept = [
-            record
-            for record in group.records
-            if not (is_known and self._is_settled(record, group.peer))
-        ]
+    def _check_group(self, group: _DoubtfulGroup, *, is_known: bool) -> None:
+        """Check a group; outcomes behind an index that lags are written unchecked."""
+        kept: list[Record] = []
+        refused: dict[int, StoreError] = {}
+        for place, record in group.records:
+            if record.tp != PREWRITE:
+                if is_known and self._is_settled(record, group.peer):
+                    continue
+            elif is_known:
+                if (first := self._first_prewrite(record.start_ts)) is not None:
+                    if first != record.payload:
+                        refused[place] = self._refuse_prewrite(record, first, group.peer)
+                    continue
+                self._written[record.start_ts] = record.payload
+            elif place in group.repeated:
+                refused[place] = StoreBusyError(
+                    f"the Prewrite of transaction {record.start_ts} came again, and can't be"
+                    " compared with the first one before the index has caught up"
+                )
+                continue
+            kept.append(record)
+        done = partial(_done_without, group.done, refused) if refused else group.done
         if kept:
-            self._store.submit(kept, group.done)
+            self._store.submit(kept, done)
         else:
-            group.done(None)
+            done(None)
+
+    def _first_prewrite(self, start_ts: int) -> bytes | None:
+        """Return the payload of the Prewrite that is here; None if there is none."""
+        written = self._written.get(start_ts)
+        return written if written is not None else self._store.prewrite_of(start_ts)
+
+    def _refuse_prewrite(self, record: Record, first: bytes, peer: str) -> StoreError:
+        self.contradictions += 1
+        error = PrewriteRepeatedError(
+            f"transaction {record.start_ts} has a Prewrite of {len(first)} bytes here, and another"
+            f" one of {len(record.payload)} bytes was sent, which is refused"
+        )
+        log.error("%s: %s; %s", peer or "a client", error, error.hint)
+        return error
 
     def _is_settled(self, record: Record, peer: str) -> bool:
         """Return whether nothing of the record has to be written any more."""
@@ -216,6 +287,13 @@ def _both(done: Done) -> Done:
             done(next((each for each in answers if each is not None), None))
 
     return one
+
+
+def _done_without(
+    done: Done, refused: Mapping[int, StoreError], error: BaseException | None
+) -> None:
+    """Answer a group of which some records were refused."""
+    done(error if error is not None else RefusedRecordsError(refused))
 
 
 def _report(error: BaseException | None) -> None:

@@ -8,7 +8,8 @@ from pathlib import Path
 import grpc
 import pytest
 
-from tests.pump_service.pumpkit import Client, Etcd, binlog
+from sluice.pump_service.grpc_fastpath import FastPathClient
+from tests.pump_service.pumpkit import Client, Etcd, binlog, request
 from tests.pump_service.tidb_stage import Stage, staged
 
 _COMMIT, _ROLLBACK = 1, 2
@@ -86,6 +87,44 @@ def test_a_rollback_hides_no_transaction_that_committed(stage: Stage, hostile: C
     hostile.write(binlog(_ROLLBACK, start_ts, key=b"rolled back"))
     commit_ts = commit(stage, start_ts)
     assert received(stage, start_ts, *another(stage)) == [(start_ts, commit_ts)]
+
+
+@pytest.mark.parametrize("when", ["open", "open before a restart", "committed", "long ago"])
+def test_a_second_prewrite_with_other_bytes_is_refused_and_readers_get_the_first(
+    stage: Stage, hostile: Client, when: str
+) -> None:
+    start_ts = begin(stage, "first")
+    commit_ts = commit(stage, start_ts) if when in ("committed", "long ago") else 0
+    if when in ("open before a restart", "long ago"):
+        stage.pump.kill()
+        stage.pump.start()
+    forged = binlog(0, start_ts, value=b"forged", key=b"first")
+    with pytest.raises(grpc.RpcError, match=f"transaction {start_ts} has a Prewrite of"):
+        hostile.write(forged)
+    commit_ts = commit_ts or commit(stage, start_ts)
+    with pytest.raises(grpc.RpcError, match="which is refused"):
+        hostile.write(forged)
+    (found,) = stage.reader.pull_commits(start_ts, 1)
+    assert (found.start_ts, found.commit_ts) == (start_ts, commit_ts)
+    assert found.prewrite_value != b"forged"
+    hostile.write(binlog(0, start_ts, value=found.prewrite_value, key=found.prewrite_key))
+
+
+def test_the_other_calls_of_a_read_are_answered_beside_one_that_is_refused(stage: Stage) -> None:
+    start_ts, _ = another(stage)
+    host, port = stage.pump.address.rsplit(":", 1)
+    client = FastPathClient(host, int(port))
+    fresh = [stage.pd.tso(), stage.pd.tso()]
+    payloads = [binlog(0, ts, value=b"forged") for ts in (fresh[0], start_ts, fresh[1])]
+    streams = client.send([request(payload, stage.pd.cluster_id) for payload in payloads])
+    answers: dict[int, str] = {}
+    while len(answers) < len(streams):
+        answers.update(client.receive())
+    assert [bool(answers[stream]) for stream in streams] == [False, True, False]
+    assert f"transaction {start_ts}" in answers[streams[1]]
+    client.send([request(binlog(2, ts), stage.pd.cluster_id) for ts in fresh])
+    client.receive()
+    client.close()
 
 
 @pytest.mark.parametrize("what", ["a fake binlog", "a rollback with a commit_ts"])

@@ -7,6 +7,8 @@ import struct
 
 import pytest
 from google_crc32c import value as crc32c
+from hypothesis import given
+from hypothesis import strategies as st
 
 from sluice.pump_service import kernel
 from sluice.pump_service.grpc_fastpath import frames as f
@@ -338,6 +340,23 @@ def test_entries_of_the_index_are_the_same(compiled):
     assert len(put[0]) == 3
     with pytest.raises(IndexError):
         compiled.put_entries(lambda *_: None, b"ts:", 7, [0], [], [0], [0])
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 2), st.integers(1, 12), st.just(0), st.just(b""))),
+    *[st.sets(st.integers(1, 12))] * 3,
+    st.integers(0, 12),
+)
+def test_the_same_prewrites_are_known_or_doubtful(compiled, records, opened, ended, before, old_ts):
+    outcomes = []
+    for each in (compiled, plain):
+        of, done, repeated, old = dict.fromkeys(opened, "first"), set(ended), [], []
+        all_first = each.note(records, "later", of, done, before, old_ts, repeated, old)
+        outcomes.append((all_first, of, done, repeated, old))
+    assert outcomes[0] == outcomes[1]
+    for wrong in ([(0,)], [7], [(0, [])], [(1, [])]):
+        with pytest.raises((IndexError, TypeError, SystemError)):
+            compiled.note(wrong, "", {}, set(), set(), 0, [], [])
 
 
 @pytest.mark.parametrize("key", [b"", b"k" * 7, b"k" * 300])

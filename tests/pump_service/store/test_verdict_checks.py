@@ -9,7 +9,14 @@ from pathlib import Path
 import pytest
 
 from sluice.pump_service.cluster.outcome_from_tikv import OutcomeUnknown
-from sluice.pump_service.store import Record, Store, TxnOutcome, TxnOutcomeKind, verdict_checks
+from sluice.pump_service.store import (
+    DoubtfulRecords,
+    Record,
+    Store,
+    TxnOutcome,
+    TxnOutcomeKind,
+    verdict_checks,
+)
 from sluice.tidb.tikv import TiKVError
 from tests.pump_service.storekit import (
     BASE,
@@ -64,7 +71,7 @@ def store(tmp_path: Path, tikv: TiKV) -> Iterator[Store]:
 def checked(store: Store, *records: Record) -> BaseException | None:
     """What the client is answered."""
     answer = Answer()
-    store.submit_checked(records, answer, "10.0.0.9")
+    store.submit_checked(records, answer, "10.0.0.9", DoubtfulRecords(()))
     assert answer.done.wait(60)
     return answer.error
 
@@ -141,7 +148,9 @@ def test_a_prewrite_that_came_with_a_contradiction_does_not_wait_for_tikv(
     answers = threading.Event()
     tikv.wait = lambda: answers.wait(60)
     answer = Answer()
-    store.submit_checked([commit(BASE + 1, BASE + 8), prewrite(BASE + 6)], answer, "")
+    store.submit_checked(
+        [commit(BASE + 1, BASE + 8), prewrite(BASE + 6)], answer, "", DoubtfulRecords(())
+    )
     eventually(lambda: store.is_open(BASE + 6))
     assert not answer.calls, "the Commit waits still"
     answers.set()
@@ -162,8 +171,8 @@ def test_more_than_can_wait_are_refused(store: Store, monkeypatch: pytest.Monkey
     monkeypatch.setattr(verdict_checks, "MAX_QUEUED_OUTCOMES", 1)
     checks._groups.maxsize = 1
     first, second = Answer(), Answer()
-    checks.submit([commit(BASE, BASE + 1)], first, "")
-    checks.submit([commit(BASE, BASE + 1)], second, "")
+    checks.submit([commit(BASE, BASE + 1)], first, "", DoubtfulRecords(()))
+    checks.submit([commit(BASE, BASE + 1)], second, "", DoubtfulRecords(()))
     assert not first.calls
     assert "wait already" in str(second.error)
     checks.start()
