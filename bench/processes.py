@@ -13,7 +13,7 @@ import psutil
 
 from sluice.devstack import Stack
 from sluice.devstack.launch import PUMP_NAMES
-from sluice.devstack.tasks import task_processes, worker_processes
+from sluice.devstack.replay import task_processes, worker_processes
 
 
 class Peak:

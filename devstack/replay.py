@@ -14,13 +14,13 @@ from pathlib import Path
 
 import psutil
 
+from sluice.devstack import processes
 from sluice.devstack.control import AirflowClient, ClusterControl, Unreachable, clear_registry
 from sluice.devstack.launch import PART_NAMES, PUMP_NAMES, drop_everything
 from sluice.devstack.progress_view import ProgressView, ReplicationProgress
 from sluice.devstack.recording import Recording
 from sluice.devstack.stack import Report, Stack
 from sluice.devstack.state import StackError
-from sluice.devstack.tasks import task_processes, worker_processes
 from sluice.relay import Control, RelayLog
 
 _UPSTREAM = ("cluster", *PUMP_NAMES)
@@ -263,4 +263,35 @@ def _last_error(log: Path) -> str | None:
                 for cause in entry.get("error_detail") or []
             ]
             found = " ".join(f"{entry.get('event')}: {causes[0] if causes else ''}".split())[:600]
+    return found
+
+
+def task_processes(stack: Stack) -> list[psutil.Process]:
+    """Return the processes of Airflow's tasks.
+
+    They are children of the LocalExecutor's workers, which are the scheduler's children.
+    """
+    started = stack.state().parts.get("airflow-scheduler")
+    if started is None:
+        return []
+    scheduler = started.process.pid
+    parents: dict[psutil.Process, int] = {}
+    with contextlib.suppress(psutil.Error):
+        for process in psutil.Process(scheduler).children(recursive=True):
+            with contextlib.suppress(psutil.Error):  # it has just ended
+                if process.status() != psutil.STATUS_ZOMBIE:
+                    parents[process] = process.ppid()
+    workers = {process.pid for process, parent in parents.items() if parent == scheduler}
+    return [process for process, parent in parents.items() if parent in workers]
+
+
+def worker_processes(stack: Stack) -> list[psutil.Process]:
+    """Return the processes that land and apply for the tasks of the DAG `replicate`.
+
+    They outlast the tasks (`sluice.etl.tasks.worker`).
+    """
+    found = []
+    for pid in filter(processes.is_worker_process, processes.tagged(stack.home)):
+        with contextlib.suppress(psutil.Error):
+            found.append(psutil.Process(pid))
     return found

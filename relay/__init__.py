@@ -36,8 +36,8 @@ from sluice.relay.overrides import (
 )
 from sluice.relay.ownership import Ownership, StopMark
 from sluice.relay.part import CopiesDifferError, Part, iter_parts, merge, read_parts
-from sluice.relay.part_schema import DELETE, INSERT, PART_SCHEMA, UPDATE
 from sluice.relay.record_codec import RecordEncoder, read_records
+from sluice.relay.row_groups import DELETE, INSERT, PART_SCHEMA, UPDATE
 from sluice.relay.url import refuse_credentials
 from sluice.relay.window import WindowRecord, hour_of
 from sluice.relay.window_log import WindowLog, in_portions

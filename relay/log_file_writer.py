@@ -13,10 +13,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from sluice.relay.checksum_writer import ChecksumWriter
-from sluice.relay.part_schema import INSERT, PART_SCHEMA
 from sluice.relay.row_groups import (
     FOOTER_KEY,
+    INSERT,
     MAGIC,
+    PART_SCHEMA,
     Band,
     RowGroup,
     content_crc32c,

@@ -22,8 +22,7 @@ import pyarrow as pa
 
 from sluice.relay.checksum_writer import ChecksumWriter, WriteOnlyFile
 from sluice.relay.errors import RelayCorruptError, RelayError
-from sluice.relay.part_schema import PART_SCHEMA
-from sluice.relay.row_groups import is_selection, read_row_groups
+from sluice.relay.row_groups import PART_SCHEMA, is_selection, read_row_groups
 from sluice.relay.storage import Storage, open_storage
 
 _READ_BYTES = 2**20

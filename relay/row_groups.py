@@ -31,10 +31,39 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from sluice.relay.errors import RelayCorruptError, RelayError
-from sluice.relay.part_schema import PART_SCHEMA
 from sluice.relay.storage import SeekableFile, Storage
 
-__all__ = ["Band", "RowGroup", "content_crc32c", "is_selection", "read_row_groups", "selection"]
+__all__ = [
+    "DELETE",
+    "INSERT",
+    "PART_SCHEMA",
+    "UPDATE",
+    "Band",
+    "RowGroup",
+    "content_crc32c",
+    "is_selection",
+    "read_row_groups",
+    "selection",
+]
+
+
+PART_SCHEMA = pa.schema(
+    [
+        pa.field("commit_ts", pa.int64(), nullable=False),
+        pa.field("start_ts", pa.int64(), nullable=False),
+        pa.field("position", pa.int32(), nullable=False),
+        pa.field("table_id", pa.int64(), nullable=False),
+        pa.field("schema_version", pa.int64(), nullable=False),
+        pa.field("kind", pa.int8(), nullable=False),
+        pa.field("row", pa.large_binary(), nullable=False),
+    ]
+)
+"""One row a row change; `kind` is 0 insert, 1 update, 2 delete; `row` is TiDB's old row format, as
+in the binlog.
+"""
+
+INSERT, UPDATE, DELETE = 0, 1, 2
+
 
 FOOTER_KEY = b"sluice"
 _PATH = re.compile(r"(?P<file>[^#]+\.parquet)#(?P<bands>\d+(?:-\d+)?(?:[+,]\d+(?:-\d+)?)*)\Z")

@@ -14,7 +14,7 @@ from sluice.tidb.ddl_actions import IGNORED_ACTIONS, MOVES_ROWS, WRITES_TWICE, A
 from sluice.tidb.ddl_job import DdlEffect, parse_renames
 from sluice.tidb.folded import folded
 from sluice.tidb.id_maps import LiveTables, to_json
-from sluice.tidb.job import DdlHistoryJob, HistoryError
+from sluice.tidb.job import DdlHistoryJob, HistoryError, job_text, recovered_tables, require_info
 from sluice.tidb.old_collations import binary_schema, binary_table
 from sluice.tidb.schema import MAX_USER_TABLE_ID, Schema, Table
 
@@ -263,7 +263,7 @@ class SchemaHistory:
         match job.type:
             case Action.CREATE_SCHEMA | Action.MODIFY_SCHEMA_CHARSET:
                 return DdlEffect(
-                    {job.schema_id: Schema.from_tidb(_require(job, job.db_info, "DBInfo"))}
+                    {job.schema_id: Schema.from_tidb(require_info(job, job.db_info, "DBInfo"))}
                 )
             case Action.DROP_SCHEMA:
                 gone = [
@@ -288,7 +288,8 @@ class SchemaHistory:
                 | Action.CREATE_SEQUENCE
             ):
                 return DdlEffect(
-                    {}, self._created(self._table(job, _require(job, job.table_info, "TableInfo")))
+                    {},
+                    self._created(self._table(job, require_info(job, job.table_info, "TableInfo"))),
                 )
             case Action.DROP_TABLE | Action.DROP_VIEW | Action.DROP_SEQUENCE:
                 return DdlEffect({}, {job.table_id: None})
@@ -332,9 +333,9 @@ class SchemaHistory:
         return tables
 
     def _recover_schema(self, job: DdlHistoryJob) -> DdlEffect:
-        schema = Schema.from_tidb(_require(job, job.db_info, "DBInfo"))
+        schema = Schema.from_tidb(require_info(job, job.db_info, "DBInfo"))
         tables = [
-            Table.from_tidb(info, schema.id, schema.name) for info in _recovered_tables(job.args)
+            Table.from_tidb(info, schema.id, schema.name) for info in recovered_tables(job.args)
         ]
         if not tables:
             dropped = self._dropped_schemas.get(schema.id)
@@ -348,11 +349,11 @@ class SchemaHistory:
         the swap. The ordinary table goes on under the id of the partition, which now has the
         ordinary table's.
         """
-        info = _require(job, job.table_info, "TableInfo")
+        info = require_info(job, job.table_info, "TableInfo")
         before, ordinary = self.tables.get(info["id"]), self.tables.get(job.table_id)
         if before is None or ordinary is None:
             raise HistoryError(
-                f"{_job_text(job)}: it exchanges table {job.table_id} with {info['id']}; one is"
+                f"{job_text(job)}: it exchanges table {job.table_id} with {info['id']}; one is"
                 " unknown"
             )
         after = Table.from_tidb(info, before.schema_id, before.schema_name)
@@ -362,17 +363,17 @@ class SchemaHistory:
             else None
         )
         if new_id is None:
-            lost = _partition_ids(before) - _partition_ids(after)
+            lost = partition_ids(before) - partition_ids(after)
             if len(lost) != 1:
                 raise HistoryError(
-                    f"{_job_text(job)}: {len(lost)} partitions of {before.full_name} changed, not 1"
+                    f"{job_text(job)}: {len(lost)} partitions of {before.full_name} changed, not 1"
                 )
             new_id = lost.pop()
         moved = replace(ordinary, id=new_id)
         return DdlEffect({}, {after.id: after, job.table_id: None, new_id: moved})
 
     def _rename_tables(self, job: DdlHistoryJob) -> DdlEffect:
-        infos = job.table_infos or (_require(job, job.table_info, "TableInfo"),)
+        infos = job.table_infos or (require_info(job, job.table_info, "TableInfo"),)
         schema_ids = self._renamed_to(job, infos)
         return DdlEffect(
             {}, {i["id"]: self._table(job, i, s) for i, s in zip(infos, schema_ids, strict=True)}
@@ -433,24 +434,5 @@ def _binary(effect: DdlEffect) -> DdlEffect:
     )
 
 
-def _job_text(job: DdlHistoryJob) -> str:
-    return (
-        f"DDL job {job.id} (type {job.type}, schema version {job.schema_version},"
-        f" {job.query[:80]!r})"
-    )
-
-
-def _require(job: DdlHistoryJob, value: Mapping[str, Any] | None, what: str) -> Mapping[str, Any]:
-    if value is None:
-        raise HistoryError(f"{_job_text(job)} carries no {what}")
-    return value
-
-
-def _partition_ids(table: Table) -> set[int]:
+def partition_ids(table: Table) -> set[int]:
     return {d["id"] for d in (table.partition or {}).get("definitions") or ()}
-
-
-def _recovered_tables(args: Any) -> list[Mapping[str, Any]]:
-    first = args[0] if isinstance(args, list) and args else args
-    found = first.get("RecoverTabsInfo") if isinstance(first, Mapping) else None
-    return [t["TableInfo"] for t in found or () if isinstance(t, Mapping) and t.get("TableInfo")]

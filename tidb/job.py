@@ -119,3 +119,27 @@ def _time_zone(location: Mapping[str, Any]) -> str:
     return (
         "Local" if name.lower() in ("local", "system") else name
     )  # of TiDB's machine: no server knows it by this name
+
+
+def job_text(job: DdlHistoryJob) -> str:
+    """Return the job's number, type, schema version and statement, for messages."""
+    return (
+        f"DDL job {job.id} (type {job.type}, schema version {job.schema_version},"
+        f" {job.query[:80]!r})"
+    )
+
+
+def require_info(
+    job: DdlHistoryJob, value: Mapping[str, Any] | None, what: str
+) -> Mapping[str, Any]:
+    """Return what a job of its type carries. Raises HistoryError if it is None."""
+    if value is None:
+        raise HistoryError(f"{job_text(job)} carries no {what}")
+    return value
+
+
+def recovered_tables(args: Any) -> list[Mapping[str, Any]]:
+    """Return the TableInfo of each table that FLASHBACK DATABASE brings back."""
+    first = args[0] if isinstance(args, list) and args else args
+    found = first.get("RecoverTabsInfo") if isinstance(first, Mapping) else None
+    return [t["TableInfo"] for t in found or () if isinstance(t, Mapping) and t.get("TableInfo")]

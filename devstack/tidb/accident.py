@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import dataclass
 
 from sluice.devstack.tidb.ddl_writer import Writer
-from sluice.devstack.tidb.upstream_state import UpstreamState
+from sluice.devstack.tidb.tidb_server import UpstreamState
 from sluice.tidb import pb
 from sluice.tidb.codec.memcomparable import encode_int
 from sluice.tidb.rows import ROWID_NAME, encode_delete

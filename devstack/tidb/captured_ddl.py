@@ -12,7 +12,7 @@ from typing import Any
 
 from sluice.devstack.tidb.mvcc_records import Change
 from sluice.devstack.tidb.sql import Versions
-from sluice.devstack.tidb.sql.versions import Catalog
+from sluice.devstack.tidb.sql.versioned_rows import Catalog
 from sluice.devstack.tidb.store import Store
 from sluice.devstack.tidb.stored_values import encode_version_1
 from sluice.tidb.codec.datum import COMPACT, VARINT, Datum, encode_datum

@@ -22,7 +22,7 @@ from sluice.tidb.binlog_kinds import COMMIT, PREWRITE
 from sluice.tidb.tso import compose, physical_ms
 
 if TYPE_CHECKING:
-    from sluice.devstack.tidb.upstream_state import UpstreamState
+    from sluice.devstack.tidb.tidb_server import UpstreamState
 
 _MAX_OPEN_TRANSACTIONS = 256  # Prewrites in flight
 # how far Prewrites may be ahead of what their recorded order allows PD to have given out

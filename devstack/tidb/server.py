@@ -38,9 +38,8 @@ from sluice.devstack.tidb.pump_writer import (
 from sluice.devstack.tidb.regions import RegionMap
 from sluice.devstack.tidb.sql import ClusterState, SQLServer, Versions
 from sluice.devstack.tidb.store import Store
-from sluice.devstack.tidb.tidb_server import TiDBServer
+from sluice.devstack.tidb.tidb_server import TiDBServer, UpstreamState
 from sluice.devstack.tidb.tikv import TiKVService
-from sluice.devstack.tidb.upstream_state import UpstreamState
 from sluice.devstack.tidb.variables import put_variables
 from sluice.devstack.tidb.workload import Workload, WorkloadError, WorkloadOptions
 from sluice.tidb import column_types, pb_grpc

@@ -13,10 +13,30 @@ import time
 import uuid
 from dataclasses import dataclass
 
+from sluice.devstack.tidb.commit_log import CommitLog
+from sluice.devstack.tidb.ddl_history import DDLHistory
 from sluice.devstack.tidb.lease import EtcdLease
+from sluice.devstack.tidb.oracle import Oracle
 from sluice.devstack.tidb.pump_writer import TransactionWriter
-from sluice.devstack.tidb.upstream_state import UpstreamState
+from sluice.devstack.tidb.sql import Versions
+from sluice.devstack.tidb.store import Store
 from sluice.tidb import PumpWriteError, pb
+
+
+@dataclass(frozen=True, slots=True)
+class UpstreamState:
+    """PD's timestamps, TiKV's keys, the DDL jobs that are done, the commits, and the rows.
+
+    The commits are in their order.
+    """
+
+    oracle: Oracle
+    store: Store
+    history: DDLHistory
+    commits: CommitLog
+    versions: Versions
+    """Versions that the SQL port reads."""
+
 
 _SERVER_INFO_TTL_S = 600
 

@@ -28,7 +28,7 @@ from sluice.tidb.rows import encode_delete, encode_insert, encode_update
 from sluice.tidb.schema import Table
 
 if TYPE_CHECKING:
-    from sluice.devstack.tidb.upstream_state import UpstreamState
+    from sluice.devstack.tidb.tidb_server import UpstreamState
 
 _MAX_OPEN_TRANSACTIONS = 256  # transactions at a time
 _MAX_UPDATABLE_ROWS = 10_000  # rows kept in mind for updates

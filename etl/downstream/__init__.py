@@ -27,7 +27,7 @@ from sluice.etl.downstream.checkpoint_table import CheckpointTable
 from sluice.etl.downstream.chunk_results import ChunkResult, ChunkResults
 from sluice.etl.downstream.mysql import MySQLSession, own_session_ids
 from sluice.etl.downstream.savepoint import Savepoint, SavepointFile, sync_folder
-from sluice.etl.downstream.servers import is_same_server, open_session
+from sluice.etl.downstream.servers import engines_without_transactions, is_same_server, open_session
 
 __all__ = [
     "MAX_PIPELINED",
@@ -49,6 +49,7 @@ __all__ = [
     "Savepoint",
     "SavepointFile",
     "StatementOutcome",
+    "engines_without_transactions",
     "is_same_server",
     "open_session",
     "own_session_ids",

@@ -10,6 +10,7 @@ from sluice.etl.changes.formats.sql_text import literal, quote_name
 from sluice.etl.downstream._writer_lock import WriterLock
 from sluice.etl.downstream.checkpoint import Checkpoint, CheckpointError, CheckpointMovedError
 from sluice.etl.downstream.mysql import MySQLSession
+from sluice.etl.downstream.servers import engines_without_transactions
 from sluice.etl.settings import Downstream
 
 
@@ -71,7 +72,7 @@ class CheckpointTable:
                 f"CREATE TABLE IF NOT EXISTS {self._table} (clusterID BIGINT UNSIGNED PRIMARY KEY,"
                 " checkPoint MEDIUMTEXT)"
             )
-        engine = self._session.engines_without_transactions([self._place])[0]
+        engine = engines_without_transactions(self._session, [self._place])[0]
         if engine:
             raise CheckpointError(
                 f"the checkpoint table {self._table} on {self._session.address} is in the storage"

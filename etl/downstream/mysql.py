@@ -22,9 +22,7 @@ import pymysql.connections
 from sluice.etl.changes import server_errors
 from sluice.etl.changes.dialect import Dialect, UnknownServerError
 from sluice.etl.changes.formats.layout import LoadLayout
-from sluice.etl.changes.formats.load_data import (
-    replace_statements,
-)
+from sluice.etl.changes.formats.load_data import replace_statements
 from sluice.etl.changes.formats.mysql_result_stream import result_blocks
 from sluice.etl.changes.formats.mysql_rows import RowBlock
 from sluice.etl.changes.formats.sql_text import fill_placeholders
@@ -43,7 +41,6 @@ from sluice.etl.downstream._pipelining import (
     execute_pipelined,
 )
 from sluice.etl.downstream._statements_ahead import (
-    MAX_PIPELINED,
     NO_ESCAPES,
     LoadData,
     PipeliningState,
@@ -56,10 +53,6 @@ from sluice.etl.downstream._statements_ahead import (
 from sluice.etl.downstream.grants import check_rights
 from sluice.etl.settings import Downstream
 
-_ENGINE = (
-    "SELECT t.ENGINE FROM information_schema.TABLES t JOIN information_schema.ENGINES e ON e.ENGINE"
-    " = t.ENGINE WHERE t.TABLE_SCHEMA = %s AND t.TABLE_NAME = %s AND e.TRANSACTIONS = 'NO'"
-)
 _OPEN_SESSIONS: weakref.WeakSet[MySQLSession] = weakref.WeakSet()
 _LOAD_MESSAGE = re.compile(r"Records: (\d+)\s+Deleted: (\d+)\s+Skipped: (\d+)\s+Warnings: (\d+)")
 
@@ -264,25 +257,6 @@ class MySQLSession:
             (str(level), int(code), str(message))
             for level, code, message in self.query(self.dialect.show_warnings)
         ]
-
-    def engines_without_transactions(self, tables: Sequence[tuple[str, str]]) -> list[str]:
-        """Return the storage engine of each (schema, table) if it has no transactions, else "".
-
-        "" also if there is no such table.
-        """
-        found: list[str] = []
-        for first in range(0, len(tables), MAX_PIPELINED):
-            some = tables[first : first + MAX_PIPELINED]
-            several = (
-                self.query_pipelined(_ENGINE, some)
-                if self.is_pipelining
-                else [self.query(_ENGINE, each) for each in some]
-            )
-            for rows in several:
-                if isinstance(rows, DownstreamError):
-                    raise rows
-                found.append(str(rows[0][0]) if rows else "")
-        return found
 
     def load(
         self, target: str, layout: LoadLayout, payload: Any, *, strict: bool = True, also: str = ""

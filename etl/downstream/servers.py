@@ -1,16 +1,23 @@
-"""Sessions for a look, and whether two settings name one server."""
+"""Ask a downstream's server: in a session for that alone, or in one that is open."""
 
 from __future__ import annotations
 
 import contextlib
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+from sluice.etl.downstream._connection import DownstreamError
+from sluice.etl.downstream._statements_ahead import MAX_PIPELINED
 from sluice.etl.downstream.mysql import MySQLSession
 from sluice.etl.settings import Downstream
 
-__all__ = ["is_same_server", "open_session"]
+__all__ = ["engines_without_transactions", "is_same_server", "open_session"]
+
+_ENGINE = (
+    "SELECT t.ENGINE FROM information_schema.TABLES t JOIN information_schema.ENGINES e ON e.ENGINE"
+    " = t.ENGINE WHERE t.TABLE_SCHEMA = %s AND t.TABLE_NAME = %s AND e.TRANSACTIONS = 'NO'"
+)
 
 
 @contextmanager
@@ -33,3 +40,25 @@ def is_same_server(session: MySQLSession, other: Downstream) -> bool:
         name = f"sluice-{secrets.token_hex(12)}"
         beside.query("SELECT GET_LOCK(%s, 0)", (name,))
         return session.query("SELECT IS_USED_LOCK(%s)", (name,))[0][0] is not None
+
+
+def engines_without_transactions(
+    session: MySQLSession, tables: Sequence[tuple[str, str]]
+) -> list[str]:
+    """Return the storage engine of each (schema, table) if it has no transactions, else "".
+
+    "" also if there is no such table. Raises DownstreamError.
+    """
+    found: list[str] = []
+    for first in range(0, len(tables), MAX_PIPELINED):
+        some = tables[first : first + MAX_PIPELINED]
+        several = (
+            session.query_pipelined(_ENGINE, some)
+            if session.is_pipelining
+            else [session.query(_ENGINE, each) for each in some]
+        )
+        for rows in several:
+            if isinstance(rows, DownstreamError):
+                raise rows
+            found.append(str(rows[0][0]) if rows else "")
+    return found

@@ -51,6 +51,7 @@ from sluice.etl.landing.start_position import (
     NoCheckpointError,
     StartPosition,
     WrongClusterError,
+    has_landed,
     initial_position,
     resume_from_log,
 )
@@ -358,14 +359,6 @@ class _LandingLoop:
             landed.stages_ms["once"] = ms_since(began)
         return landed, schema.with_doubled(described, differ)
 
-    def _has_landed(self, job_id: int, since_ts: int) -> bool:
-        """Return whether a window behind a TSO names a DDL job."""
-        first = self._relay.first()
-        if first is None:
-            return False
-        windows = self._relay.windows(max(since_ts, first.lo))
-        return any(int(ddl["job_id"]) == job_id for window in windows for ddl in window.ddls)
-
     def _log_window(self, window: LandedWindow) -> None:
         self.summary.add(window)
         self._counters.landed(window)
@@ -441,7 +434,7 @@ class _LandingLoop:
             relaxed,
             SchemaSnapshots(self._relay.storage),
             doubled,
-            self._has_landed,
+            partial(has_landed, self._relay),
             landed,
         )
         schema = LandingSchema.load(pd, tikv, begin, self._settings.upstream.new_collations)

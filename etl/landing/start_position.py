@@ -84,6 +84,15 @@ def resume_from_log(relay: RelayLog, cluster: UpstreamCluster) -> StartPosition 
     return StartPosition(last.hi, is_resumed=True)
 
 
+def has_landed(relay: RelayLog, job_id: int, since_ts: int) -> bool:
+    """Return whether a window behind a TSO names a DDL job."""
+    first = relay.first()
+    if first is None:
+        return False
+    windows = relay.windows(max(since_ts, first.lo))
+    return any(int(ddl["job_id"]) == job_id for window in windows for ddl in window.ddls)
+
+
 def initial_position(target: Target, upstream: Upstream, cluster: UpstreamCluster) -> StartPosition:
     """Return where an empty relay log begins.
 

@@ -12,7 +12,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from sluice.etl.changes.write_plans.identity import lookup_key_columns
-from sluice.etl.downstream import Checkpoint, CheckpointError, DownstreamError, MySQLSession
+from sluice.etl.downstream import (
+    Checkpoint,
+    CheckpointError,
+    DownstreamError,
+    MySQLSession,
+    engines_without_transactions,
+)
 from sluice.etl.downstream.ddl import create_table
 from sluice.etl.downstream.ownership import (
     PipelineIdentity,
@@ -322,7 +328,7 @@ def _tables(
         STOPS, wide, "with names that the downstream can't hold (characters beyond U+FFFF)"
     )
     present = [t for t in wanted if t not in missing]
-    engines = session.engines_without_transactions([names[table.id] for table in present])
+    engines = engines_without_transactions(session, [names[table.id] for table in present])
     for table, engine in zip(present, engines, strict=True):
         if engine:
             yield Finding(

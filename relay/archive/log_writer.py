@@ -11,18 +11,12 @@ from dataclasses import dataclass, field, fields
 import pyarrow as pa
 
 from sluice.relay.archive.index import IndexedWindow, SegmentIndex, write_index
-from sluice.relay.archive.segment import (
-    ArchiveFile,
-    ArchiveSegment,
-    LakeFile,
-    day_of,
-)
+from sluice.relay.archive.segment import ArchiveFile, ArchiveSegment, LakeFile, day_of
 from sluice.relay.archive.window_merging import MergeLimits, merge_groups, merge_windows
 from sluice.relay.errors import RelayError, RelayGapError
 from sluice.relay.log_file_writer import LogFileWriter
 from sluice.relay.part import iter_parts
-from sluice.relay.part_schema import PART_SCHEMA
-from sluice.relay.row_groups import Band
+from sluice.relay.row_groups import PART_SCHEMA, Band
 from sluice.relay.storage import Storage
 from sluice.relay.window import WindowRecord
 

@@ -11,9 +11,9 @@ import psutil
 import pytest
 
 from sluice.devstack.processes import ProcessId
+from sluice.devstack.replay import task_processes
 from sluice.devstack.stack import Stack
 from sluice.devstack.state import StackState, StartedService, save_state
-from sluice.devstack.tasks import task_processes
 
 TASK = "sh -c 'sleep 301; :'"
 """A task that has a process of its own."""

@@ -5,8 +5,8 @@ It understands what tools send that read a TiDB at a timestamp (`tidb_snapshot`,
 refuses with TiDB's error numbers. It writes nothing.
 """
 
-from sluice.devstack.tidb.sql.cluster import ClusterState
 from sluice.devstack.tidb.sql.server import SQLServer
+from sluice.devstack.tidb.sql.system_tables import ClusterState
 from sluice.devstack.tidb.sql.versions import Versions
 
 __all__ = ["ClusterState", "SQLServer", "Versions"]

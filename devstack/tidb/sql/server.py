@@ -8,9 +8,9 @@ import socket
 import ssl
 import threading
 
-from sluice.devstack.tidb.sql.cluster import ClusterState
 from sluice.devstack.tidb.sql.errors import SQLError
 from sluice.devstack.tidb.sql.session import Session
+from sluice.devstack.tidb.sql.system_tables import ClusterState
 from sluice.devstack.tidb.sql.wire import MySQLConnection
 from sluice.etl.changes import server_errors
 

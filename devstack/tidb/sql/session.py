@@ -8,7 +8,6 @@ from datetime import UTC, datetime
 from typing import Any
 
 from sluice.devstack.tidb.sql import system_tables, values
-from sluice.devstack.tidb.sql.cluster import ClusterState
 from sluice.devstack.tidb.sql.errors import SQLError, syntax_error
 from sluice.devstack.tidb.sql.evaluate import Scope, compile_expression
 from sluice.devstack.tidb.sql.key_limits import key_limits, key_order
@@ -16,8 +15,9 @@ from sluice.devstack.tidb.sql.parse import Node, Parser
 from sluice.devstack.tidb.sql.results import Result, texts
 from sluice.devstack.tidb.sql.select import Executor, Input, Select, read_select
 from sluice.devstack.tidb.sql.show_create import show_create_database, show_create_table
+from sluice.devstack.tidb.sql.system_tables import ClusterState
 from sluice.devstack.tidb.sql.variables import VERSION, Variables
-from sluice.devstack.tidb.sql.versions import Catalog
+from sluice.devstack.tidb.sql.versioned_rows import Catalog
 from sluice.etl.changes import server_errors
 from sluice.tidb.codec.row import HANDLE_ID, ROWID_NAME
 from sluice.tidb.column_types import BIGINT

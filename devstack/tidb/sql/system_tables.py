@@ -2,17 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from sluice.devstack.tidb.sql.cluster import ClusterState
 from sluice.devstack.tidb.sql.show_create import column_type
 from sluice.devstack.tidb.sql.variables import VERSION
-from sluice.devstack.tidb.sql.versions import Catalog
+from sluice.devstack.tidb.sql.versioned_rows import Catalog
+from sluice.devstack.tidb.sql.versions import Versions
 from sluice.tidb.column_types import BIGINT, FLAG_AUTO_INCREMENT, VARCHAR
 from sluice.tidb.schema import STATE_PUBLIC, Column, Table
 from sluice.tidb.tso import physical_ms
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterState:
+    """`take_ts`: a fresh TSO of PD.
+
+    `limit`: nothing that committed later ever happened, None without a limit. `gc_safe_point`: a
+    TSO. `users`: passwords by name. `region_rows`: how many rows of a table make a region.
+    """
+
+    versions: Versions
+    take_ts: Callable[[], int]
+    limit: Callable[[], int | None] = lambda: None
+    gc_safe_point: Callable[[], int] = lambda: 0
+    users: Mapping[str, str] = field(default_factory=lambda: {"root": ""})
+    region_rows: int = 1000
+    settle: Callable[[int], None] = lambda ts: None
+    """Returns once every transaction that may yet commit at or below a TSO has."""
+
+    def visible(self, ts: int) -> int:
+        """Up to where a reader at `ts` sees the recording."""
+        limit = self.limit()
+        return ts if limit is None else min(ts, limit)
+
 
 Rows = Callable[[Catalog, ClusterState], Iterator[list[Any]]]
 

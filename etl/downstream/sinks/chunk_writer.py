@@ -16,7 +16,13 @@ from sluice.etl.changes import server_errors
 from sluice.etl.changes.formats.layout import LoadLayout
 from sluice.etl.changes.formats.sql_text import quote_name, quote_table
 from sluice.etl.changes.steps import HoldAsBytes, Step
-from sluice.etl.downstream import ChunkResult, DownstreamError, LoadOutcome, MySQLSession
+from sluice.etl.downstream import (
+    ChunkResult,
+    DownstreamError,
+    LoadOutcome,
+    MySQLSession,
+    engines_without_transactions,
+)
 from sluice.etl.downstream.ddl import hold_as_bytes
 from sluice.etl.downstream.sinks._chunk_columns import ChunkColumns, ChunkDoesNotFit
 from sluice.relay import AlignedChunk
@@ -74,8 +80,8 @@ class ChunkWriter:
     def prepare(self) -> None:
         """Load the rows into a temporary table. Commits what is open."""
         chunk, session = self._chunk, self._session
-        engine = session.engines_without_transactions(
-            [(chunk.table.schema_name, chunk.table.name)]
+        engine = engines_without_transactions(
+            session, [(chunk.table.schema_name, chunk.table.name)]
         )[0]
         if engine:
             raise ChunkDoesNotFit(

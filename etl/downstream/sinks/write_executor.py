@@ -21,6 +21,7 @@ from sluice.etl.downstream import (
     LoadOutcome,
     MySQLSession,
     StatementOutcome,
+    engines_without_transactions,
 )
 from sluice.etl.downstream.ddl import repair_blank_ends
 from sluice.etl.downstream.sinks._coalesce import coalesce_small_steps
@@ -156,8 +157,8 @@ class WriteExecutor:
         }
         if not new:
             return
-        engines = self._session.engines_without_transactions(
-            [(step.schema, step.table) for step in new.values()]
+        engines = engines_without_transactions(
+            self._session, [(step.schema, step.table) for step in new.values()]
         )
         for name, engine in zip(new, engines, strict=True):
             if engine:

@@ -9,7 +9,7 @@ from typing import Any
 from sluice.devstack.tidb.sql import ClusterState, SQLServer
 from sluice.devstack.tidb.sql.key_limits import key_order
 from sluice.devstack.tidb.sql.values import sorter
-from sluice.devstack.tidb.sql.versions import Catalog
+from sluice.devstack.tidb.sql.versioned_rows import Catalog
 from sluice.etl.copy.tidb_sql import TidbAddress
 from sluice.tidb.schema import Schema, Table
 
