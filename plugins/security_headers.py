@@ -22,7 +22,7 @@ _POLICY = "; ".join(
         "img-src 'self' data:",
         "connect-src 'self'",
         "frame-src 'self'",
-        "snapshot-uri 'none'",
+        "base-uri 'none'",
         "form-action 'none'",
         "frame-ancestors 'self'",
     )
@@ -43,6 +43,8 @@ class SecurityHeaders:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Call the application, and add the headers that its response lacks."""
+
         async def with_headers(message: MutableMapping[str, Any]) -> None:
             if message["type"] == "http.response.start":
                 headers = list(message.get("headers", ()))

@@ -26,7 +26,7 @@ _POLICY = "; ".join(
         "style-src 'self' 'unsafe-inline'",
         "img-src 'self' data:",
         "font-src 'self' data:",
-        "snapshot-uri 'none'",
+        "base-uri 'none'",
         "form-action 'none'",
         "frame-ancestors 'self'",
     )

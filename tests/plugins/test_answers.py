@@ -10,7 +10,9 @@ import pytest
 
 from sluice.errors import RequestError
 from sluice.etl.settings.pipelines import NamedPipeline
+from sluice.plugins import security_headers
 from sluice.plugins.page_context import KINDS
+from sluice.plugins.pages import quality
 from sluice.plugins.pages.job_list import MAX_JOBS_SHOWN, job_document, jobs_document
 from sluice.plugins.response_cache import ResponseCache, StillComputing, answer
 from sluice.relay import RelayLog
@@ -23,6 +25,20 @@ class Asked:
 
     def __init__(self, **headers):
         self.headers = headers
+
+
+CSP_DIRECTIVES = {
+    *("default-src", "script-src", "style-src", "img-src", "font-src", "connect-src", "frame-src"),
+    *("base-uri", "form-action", "frame-ancestors"),
+}
+"""Content Security Policy Level 3; browsers pass over directives that they do not know."""
+
+
+@pytest.mark.parametrize("policy", [security_headers._POLICY, quality._POLICY])
+def test_a_policy_has_only_directives_that_browsers_know_and_shuts_base_and_forms(policy: str):
+    given = dict(directive.split(" ", 1) for directive in policy.split("; "))
+    assert given.keys() <= CSP_DIRECTIVES
+    assert given["default-src"] == given["base-uri"] == given["form-action"] == "'none'"
 
 
 def test_twenty_who_ask_at_a_time_have_it_worked_out_once():
@@ -178,12 +194,12 @@ def test_what_was_ordered_is_kept_in_its_order_with_what_came_of_it_and_the_olde
 ):
     monkeypatch.setattr("sluice.relay.audit.MAX_ENTRIES", 3)
     audit = AuditLog(RelayLog.open(f"file://{tmp_path}").storage)
-    deeds = [audit.begin("ann", "pause-job", f"job-{n}") for n in range(5)]
-    audit.end(deeds[3], "refused: it is over")
-    audit.end(deeds[0], "gone already")
+    entries = [audit.begin("ann", "pause-job", f"job-{n}") for n in range(5)]
+    audit.end(entries[3], "refused: it is over")
+    audit.end(entries[0], "gone already")
     newest = audit.newest(10)
-    assert [deed.about for deed in newest] == ["job-4", "job-3", "job-2"]
-    assert [deed.outcome for deed in newest] == ["", "refused: it is over", ""]
+    assert [entry.about for entry in newest] == ["job-4", "job-3", "job-2"]
+    assert [entry.outcome for entry in newest] == ["", "refused: it is over", ""]
 
 
 def test_every_dag_that_a_page_leads_to_is_one_that_it_is_told_of():
