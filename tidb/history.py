@@ -435,4 +435,5 @@ def _binary(effect: DdlEffect) -> DdlEffect:
 
 
 def partition_ids(table: Table) -> set[int]:
+    """Return the ids of a table's partitions, empty for one without."""
     return {d["id"] for d in (table.partition or {}).get("definitions") or ()}

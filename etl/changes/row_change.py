@@ -101,4 +101,5 @@ def _values(batch: pa.RecordBatch) -> dict[str, Any]:
 
 
 def unknown_table(table_id: int) -> str:
+    """Return what a table without a known definition is called."""
     return f"table id {table_id}"

@@ -48,6 +48,10 @@ _KV_IGNORED = {
 def from_file(
     path: str, merged: dict[str, Any], security: dict[str, Any], warnings: list[str]
 ) -> StoreOptions:
+    """Read a configuration file into `merged` and `security`; return its storage options.
+
+    What has no effect here goes to `warnings`. Raises ConfigError.
+    """
     try:
         with Path(path).open("rb") as file:
             document = tomllib.load(file)

@@ -58,18 +58,21 @@ def split_addr(addr: str) -> tuple[str, int]:
 
 
 def table_of(value: Any, where: str) -> dict[str, Any]:
+    """Return a TOML table. Raises ConfigError that begins with `where`."""
     if not isinstance(value, dict):
         raise ConfigError(f"{where}: expected a table, found {value!r}")
     return value
 
 
 def text_of(value: Any, where: str) -> str:
+    """Return a text. Raises ConfigError."""
     if not isinstance(value, str):
         raise ConfigError(f"{where}: expected text, found {value!r}")
     return value
 
 
 def names_of(value: Any, where: str) -> tuple[str, ...]:
+    """Return the names of a list, or of a text with commas. Raises ConfigError."""
     given = value.split(",") if isinstance(value, str) else value
     if not isinstance(given, list):
         raise ConfigError(f"{where}: expected names, found {value!r}")
@@ -77,6 +80,7 @@ def names_of(value: Any, where: str) -> tuple[str, ...]:
 
 
 def storage_value(name: str, item: Any, where: str) -> Any:
+    """Return a value of `[storage]` as the field `name` of StoreOptions. Raises ConfigError."""
     try:
         if name == "sync_log":
             if not isinstance(item, bool):
@@ -121,6 +125,7 @@ def capture_of(table: dict[str, Any], where: str) -> CaptureOptions:
 
 
 def value_of(name: str, given: Any, where: str) -> Any:
+    """Return the value of the setting `name`: seconds, bytes or true. Raises ConfigError."""
     try:
         if name == "gc_s":
             return parse_gc(given)
