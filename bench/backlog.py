@@ -53,6 +53,7 @@ class Timestamps:
         return range(last - count + 1, last + 1)
 
     def close(self) -> None:
+        """End the stream, and close the channel."""
         self._asked.put(None)
         self._channel.close()
 

@@ -61,12 +61,12 @@ def measure(size: int, tables: int) -> dict[str, float]:
             stack.up(["etcd", "cluster"], recording=recording, report=lambda line: None)
             url = f"http://127.0.0.1:{stack.site().ports['cluster']}"
             whole = _in_process(url, version, Path(home, "relay").as_uri())
-            kept = _in_process(url, version, Path(home, "relay").as_uri())
+            snapshot = _in_process(url, version, Path(home, "relay").as_uri())
         finally:
             stack.down()
     return {
         f"{what}, {unit}": figure
-        for what, of in (("all jobs", whole), ("kept", kept))
+        for what, of in (("all jobs", whole), ("kept", snapshot))
         for unit, figure in of
     }
 

@@ -168,6 +168,7 @@ def of_recording(folder: pathlib.Path) -> Iterator[tuple[Table, str, list[bytes]
 
 
 def main() -> None:
+    """Measure the decoding of the rows of a recording, or of invented ones."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

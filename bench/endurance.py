@@ -502,8 +502,8 @@ def main() -> int:
     try:
         endure(given.home, done, lambda line: print(time.strftime("%H:%M:%S"), line, flush=True))
     finally:
-        kept = results.keep(given.home / "results", results.document("endurance", asdict(done)))
-        print(f"kept as {kept}; {done.compared or 'it did not come to its end'}")
+        path = results.keep(given.home / "results", results.document("endurance", asdict(done)))
+        print(f"kept as {path}; {done.compared or 'it did not come to its end'}")
         if given.picture and done.samples:
             given.picture.write_text(charts.endurance(asdict(done)), encoding="utf-8")
     for line in done.wrong:

@@ -33,8 +33,7 @@ from sluice.etl.landing.extract import RowExtractor
 from sluice.etl.landing.schema import LandingSchema
 from sluice.relay import DELETE, INSERT, UPDATE, Part, RelayLog, WindowRecord
 from sluice.relay.window import hour_of
-from sluice.tidb import column_types as types
-from sluice.tidb import pb, tso
+from sluice.tidb import column_types, pb, tso
 from sluice.tidb.history import SchemaHistory
 from sluice.tidb.rows import encode_delete, encode_insert, encode_update
 from sluice.tidb.schema import Column, Table
@@ -213,12 +212,19 @@ Change = tuple[Table, int, bytes]
 def _table(number: int, count: int) -> Table:
     """Return a table with a key, and columns of the kinds in turn."""
     kinds: tuple[dict[str, Any], ...] = (
-        {"tp": types.VARCHAR, "flen": 20_480, **_TEXT},
-        {"tp": types.INT, "flen": 11},
-        {"tp": types.DECIMAL, "flen": 20, "decimal": 4},
-        {"tp": types.DATETIME},
+        {"tp": column_types.VARCHAR, "flen": 20_480, **_TEXT},
+        {"tp": column_types.INT, "flen": 11},
+        {"tp": column_types.DECIMAL, "flen": 20, "decimal": 4},
+        {"tp": column_types.DATETIME},
     )
-    key = Column(1, "id", 0, types.BIGINT, types.FLAG_NOT_NULL | types.FLAG_PRIMARY_KEY, version=2)
+    key = Column(
+        1,
+        "id",
+        0,
+        column_types.BIGINT,
+        column_types.FLAG_NOT_NULL | column_types.FLAG_PRIMARY_KEY,
+        version=2,
+    )
     others = [Column(n + 1, f"c{n}", n, version=2, **kinds[n % 4]) for n in range(1, count)]
     return Table(
         number,

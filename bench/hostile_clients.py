@@ -33,13 +33,16 @@ class Connection:
         self.sock.sendall(f.PREFACE + f.settings(settings or {}))
 
     def send(self, *frames: bytes) -> None:
+        """Send frames as they are. Raises OSError."""
         self.sock.sendall(b"".join(frames))
 
     def close(self) -> None:
+        """Close the socket without a GOAWAY."""
         self.sock.close()
 
 
 def headers(stream: int, path: bytes, *more: tuple[bytes, bytes]) -> bytes:
+    """Return a HEADERS frame that begins a gRPC call, with `more` header fields."""
     block = encode_headers(
         (
             (b":method", b"POST"),
@@ -55,6 +58,7 @@ def headers(stream: int, path: bytes, *more: tuple[bytes, bytes]) -> bytes:
 
 
 def call(stream: int, path: bytes, message: bytes) -> bytes:
+    """Return the frames of a whole gRPC call with one message."""
     body = b"\0" + len(message).to_bytes(4, "big") + message
     return headers(stream, path) + f.frame(f.DATA, f.END_STREAM, stream, body)
 

@@ -76,6 +76,7 @@ class Messages:
         self._value = b"\x2a\x06" + b"x" * 6
 
     def prewrite(self, start: int) -> bytes:
+        """Return the request with the Prewrite binlog of a transaction (`start`: its TSO)."""
         payload = (
             b"\x08\x00\x10"
             + encode_uvarint(start)
@@ -87,6 +88,7 @@ class Messages:
         return self._cluster + encode_uvarint(len(payload)) + payload
 
     def commit(self, start: int, commit: int) -> bytes:
+        """Return the request with its Commit binlog."""
         payload = (
             b"\x08\x01\x10"
             + encode_uvarint(start)

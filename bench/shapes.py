@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sluice.relay import DELETE, INSERT, UPDATE
-from sluice.tidb import column_types as types
+from sluice.tidb import column_types
 from sluice.tidb.rows import ROWID_NAME, encode_delete, encode_insert, encode_update
 from sluice.tidb.schema import Column, Index, Table
 
@@ -22,7 +22,7 @@ SCHEMA = "shapes"
 _TEXT: dict[str, Any] = {"charset": "utf8mb4", "collate": "utf8mb4_bin"}
 _CI: dict[str, Any] = {"charset": "utf8mb4", "collate": "utf8mb4_general_ci"}
 _BYTES: dict[str, Any] = {"charset": "binary", "collate": "binary"}
-_KEY = types.FLAG_NOT_NULL | types.FLAG_PRIMARY_KEY
+_KEY = column_types.FLAG_NOT_NULL | column_types.FLAG_PRIMARY_KEY
 _WORDS = (
     "north",
     "South",
@@ -166,19 +166,19 @@ def _table(
 
 
 def _int(**more: Any) -> dict[str, Any]:
-    return {"tp": types.INT, "flen": 11, **more}
+    return {"tp": column_types.INT, "flen": 11, **more}
 
 
 def _varchar(size: int = 60, **more: Any) -> dict[str, Any]:
-    return {"tp": types.VARCHAR, "flen": size, **_TEXT, **more}
+    return {"tp": column_types.VARCHAR, "flen": size, **_TEXT, **more}
 
 
 def _decimal(flen: int = 20, scale: int = 4) -> dict[str, Any]:
-    return {"tp": types.DECIMAL, "flen": flen, "decimal": scale}
+    return {"tp": column_types.DECIMAL, "flen": flen, "decimal": scale}
 
 
 def _datetime(fsp: int = 6) -> dict[str, Any]:
-    return {"tp": types.DATETIME, "decimal": fsp}
+    return {"tp": column_types.DATETIME, "decimal": fsp}
 
 
 def _words(rng: random.Random, count: int = 3) -> str:
@@ -206,8 +206,8 @@ def _sysbench() -> Shape:
             f"sbtest{n}",
             ("id", _int()),
             ("k", _int()),
-            ("c", {"tp": types.CHAR, "flen": 120, **_TEXT}),
-            ("pad", {"tp": types.CHAR, "flen": 60, **_TEXT}),
+            ("c", {"tp": column_types.CHAR, "flen": 120, **_TEXT}),
+            ("pad", {"tp": column_types.CHAR, "flen": 60, **_TEXT}),
             index="k",
         )
         for n in range(4)
@@ -230,7 +230,10 @@ def _wide() -> Shape:
         (_varchar(30), lambda rng: rng.choice(_WORDS)),
         (_decimal(), _money),
         (_datetime(0), lambda rng: _moment(rng, 0)),
-        ({"tp": types.BIGINT}, lambda rng: None if rng.random() < 0.5 else rng.getrandbits(60)),
+        (
+            {"tp": column_types.BIGINT},
+            lambda rng: None if rng.random() < 0.5 else rng.getrandbits(60),
+        ),
     )
     columns = [(f"c{n}", kinds[n % 5][0]) for n in range(199)]
 
@@ -252,7 +255,11 @@ def _json() -> Shape:
         )
 
     table = _table(
-        210, "json", ("id", _int()), ("a", {"tp": types.JSON}), ("b", {"tp": types.JSON})
+        210,
+        "json",
+        ("id", _int()),
+        ("a", {"tp": column_types.JSON}),
+        ("b", {"tp": column_types.JSON}),
     )
     kind = Kind((table,), lambda rng, n: {"id": n, "a": document(rng), "b": document(rng)}, ("a",))
     return Shape((kind,), 10_000, 30_000, 5_000)
@@ -263,9 +270,9 @@ def _blobs() -> Shape:
         220,
         "blobs",
         ("id", _int()),
-        ("data", {"tp": types.TEXT, **_BYTES}),
-        ("note", {"tp": types.TEXT, **_TEXT}),
-        ("digest", {"tp": types.CHAR, "flen": 16, **_BYTES}),
+        ("data", {"tp": column_types.TEXT, **_BYTES}),
+        ("note", {"tp": column_types.TEXT, **_TEXT}),
+        ("digest", {"tp": column_types.CHAR, "flen": 16, **_BYTES}),
     )
 
     def make(rng: random.Random, number: int) -> Row:
@@ -301,7 +308,7 @@ def _live() -> Shape:
         _table(
             300 + n,
             f"live{n}",
-            ("id", {"tp": types.BIGINT}),
+            ("id", {"tp": column_types.BIGINT}),
             ("owner", _int()),
             ("name", _varchar()),
             ("price", _decimal(12, 2)),
@@ -331,10 +338,10 @@ def _keyless(*, index: str = "") -> Shape:
         "keyless",
         ("a", _int()),
         ("t", _varchar(**_CI)),
-        ("d", {"tp": types.DOUBLE}),
+        ("d", {"tp": column_types.DOUBLE}),
         ("m", _decimal()),
         ("at", _datetime(3)),
-        ("f", {"tp": types.FLOAT}),
+        ("f", {"tp": column_types.FLOAT}),
         keys=0,
         index=index,
     )
@@ -406,7 +413,7 @@ def _decimals() -> Shape:
 
 
 def _tpcc() -> Shape:
-    char: dict[str, Any] = {"tp": types.CHAR, "flen": 24, **_TEXT}
+    char: dict[str, Any] = {"tp": column_types.CHAR, "flen": 24, **_TEXT}
     warehouse = _table(
         270, "warehouse", ("w_id", _int()), ("w_name", _varchar(10)), ("w_ytd", _decimal(12, 2))
     )

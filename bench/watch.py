@@ -148,11 +148,11 @@ class Watcher:
         except BaseException as error:
             self.error = error
 
-    def told(self) -> ContinuousSummary:
+    def current_summary(self) -> ContinuousSummary:
         """Return the summary of what it has done until now."""
         if self.error is not None:
             raise self.error
-        return self._work.told()
+        return self._work.current_summary()
 
     def stop(self) -> None:
         """End it."""
@@ -276,7 +276,7 @@ def _checkpoint(stack: Stack) -> int:
 
 
 def _say(done: Watched, control: ClusterControl, watcher: Watcher | None) -> None:
-    found = watcher.told() if watcher is not None else ContinuousSummary()
+    found = watcher.current_summary() if watcher is not None else ContinuousSummary()
     commits = _asked(control).get("commits", "?")
     report(
         f"{commits} commits, {done.ddls} DDL; {found.passes} passes, {found.keys} changed keys,"
@@ -293,7 +293,7 @@ def _plant(done: Watched, stack: Stack, control: ClusterControl, watcher: Watche
     deadline = time.monotonic() + _FOUND_S
     while _checkpoint(stack) < newest:
         _until(deadline, "applying did not catch up")
-    found = watcher.told()
+    found = watcher.current_summary()
     done.transactions = int(_asked(control).get("commits", 0))
     done.passes, done.keys, done.rows = found.passes, found.keys, found.rows
     done.looked_at_again, done.false_alarms = found.looked_at_again, len(found.differences)
@@ -305,9 +305,12 @@ def _plant(done: Watched, stack: Stack, control: ClusterControl, watcher: Watche
         raise StackError("there is no table of which a value could be changed")
     done.planted = str(wrong)
     began = time.monotonic()
-    while len(watcher.told().differences) == done.false_alarms and time.monotonic() < deadline:
+    while (
+        len(watcher.current_summary().differences) == done.false_alarms
+        and time.monotonic() < deadline
+    ):
         time.sleep(0.2)
-    if len(watcher.told().differences) > done.false_alarms:
+    if len(watcher.current_summary().differences) > done.false_alarms:
         done.found_s = round(time.monotonic() - began, 1)
 
 

@@ -53,7 +53,7 @@ def main(step: int = 1, start: int = 0) -> int:
     rows = committed(RECORDINGS / "ddl")
     wanted, _ = explode(rows)  # type: ignore[no-untyped-call]
     with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sluice-standing-")))
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sluice-reuse-")))
         pumps = Stack(folder / "up")
         stack.callback(pumps.down)
         fill(pumps, RECORDINGS / "ddl")

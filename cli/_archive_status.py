@@ -140,8 +140,8 @@ def _drill(status: ArchiveStatus) -> Iterator[str]:
             f" {format_duration(float(result.get('seconds', 0.0)))}"
         )
     else:
-        said = f": {status.drill['message']}" if status.drill["message"] else ""
-        yield f"drill       {when}: {status.drill['state'].upper()}{said}"
+        message = f": {status.drill['message']}" if status.drill["message"] else ""
+        yield f"drill       {when}: {status.drill['state'].upper()}{message}"
         if status.drill["hint"]:
             yield f"hint        {status.drill['hint']}"
 

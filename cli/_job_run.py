@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def run_command(
-    ctx: click.Context, config: str | None, name: str, said: Mapping[str, Any], *,
+    ctx: click.Context, config: str | None, name: str, form: Mapping[str, Any], *,
     plan_only: bool = False, as_json: bool = False,
 ) -> int:  # fmt: skip
     """Plan what a command's options say, or make a job of the kind `name` and run it.
@@ -30,7 +30,7 @@ def run_command(
     """
     settings = settings_of(ctx, config) if plan_only else settings_for_write(ctx, config)
     kind = job_kind(name)
-    request = kind.request(settings, said)
+    request = kind.request(settings, form)
     if plan_only:
         plan = kind.plan(settings, request)
         click.echo(json.dumps(plan.to_json(), indent=2) if as_json else "\n".join(plan.lines()))

@@ -12,7 +12,7 @@ from sluice.cli._copy_progress import TerminalBars, copy_text
 from sluice.devstack.progress_view import ReplicationProgress
 
 if TYPE_CHECKING:
-    from sluice.etl.copy import CopyProgressCounts as CopyProgress
+    from sluice.etl.copy import CopyProgressCounts
 
 
 class ReplayProgress(TerminalBars):
@@ -38,7 +38,7 @@ class ReplayProgress(TerminalBars):
         else:
             self._console.print(line, markup=False, highlight=False, soft_wrap=True)
 
-    def show_copy(self, progress: CopyProgress, what: str) -> None:
+    def show_copy(self, progress: CopyProgressCounts, what: str) -> None:
         """Show how far a copy is, or `what` else copies."""
         text = copy_text(progress, time.monotonic())
         if self._bars is not None:

@@ -198,8 +198,8 @@ def _waiting(seen: Overview) -> Iterator[Text]:
 def _held_back(seen: Overview, width: int) -> Iterator[Text]:
     if not seen.held_back:
         yield Text("nothing holds it back", style="green")
-    for said in seen.held_back:
-        parts = textwrap.wrap(_clean(said), width - 2, max_lines=3, placeholder=" …") or [""]
+    for reason in seen.held_back:
+        parts = textwrap.wrap(_clean(reason), width - 2, max_lines=3, placeholder=" …") or [""]
         yield Text(f"• {parts[0]}", style="yellow")
         yield from (Text(f"  {part}", style="yellow") for part in parts[1:])
 

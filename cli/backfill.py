@@ -76,7 +76,7 @@ def command(
     `sluice jobs pause` and `cancel` stop it from any machine, and `sluice jobs resume` continues it
     after a kill.
     """
-    said = {
+    form = {
         "tables": globs,
         "where": where,
         "from_key": from_key,
@@ -84,4 +84,4 @@ def command(
         "mode": mode,
         "rows_per_second": rows_per_second,
     }
-    return run_command(ctx, config, "backfill", said, plan_only=plan_only, as_json=as_json)
+    return run_command(ctx, config, "backfill", form, plan_only=plan_only, as_json=as_json)

@@ -266,13 +266,13 @@ def lag_command(
         with signals_as_interrupt():
             stack = bench_stack(ctx, '\n[archive]\nevery = "1d"\n')
             both = measure_beside_archive(stack, rate, samples, archive_every_s, say)
-        kept = keep(ctx, asdict(both) | {"added_p95_ms": both.added_p95_ms}, as_json=as_json)
-        return 0 if kept else _print_beside(both, "archiving", "segments")
+        saved = keep(ctx, asdict(both) | {"added_p95_ms": both.added_p95_ms}, as_json=as_json)
+        return 0 if saved else _print_beside(both, "archiving", "segments")
     if table_rows:
         with signals_as_interrupt():
             both = measure_beside_backfill(bench_stack(ctx), rate, samples, table_rows, say)
-        kept = keep(ctx, asdict(both) | {"added_p95_ms": both.added_p95_ms}, as_json=as_json)
-        return 0 if kept else _print_beside(both, "a backfill", "chunks")
+        saved = keep(ctx, asdict(both) | {"added_p95_ms": both.added_p95_ms}, as_json=as_json)
+        return 0 if saved else _print_beside(both, "a backfill", "chunks")
     with signals_as_interrupt():
         stack = bench_stack(ctx)
         if run_seconds:

@@ -72,17 +72,17 @@ def command(
     This is a job: `sluice jobs` shows its progress, pauses or cancels it from any machine. Ctrl-C
     pauses it. After a kill or an error, run the same command again to continue.
     """
-    said = {"source": url, "tables": globs, "into": into, **dump}
+    form = {"source": url, "tables": globs, "into": into, **dump}
     if plan_only:
-        return run_command(ctx, config, "bootstrap", said, plan_only=True)
+        return run_command(ctx, config, "bootstrap", form, plan_only=True)
     from sluice.etl.copy import request_from_form, run_bootstrap
 
     # in one session with the source: it is opened, and TiDB's schema read, once
     settings = settings_for_write(ctx, config)
-    wish = request_from_form(said, operator_name())
+    request = request_from_form(form, operator_name())
     with pause_on_signals(settings, "bootstrap"), CopyProgress() as display:
         summary = run_bootstrap(
-            settings, wish, on_progress=display.show, runner=local_runner("sluice bootstrap")
+            settings, request, on_progress=display.show, runner=local_runner("sluice bootstrap")
         )
     kind = job_kind("bootstrap")
     print_summary(kind, summary)

@@ -14,6 +14,6 @@ def command(ctx: click.Context) -> None:
 
     Data is kept.
     """
-    said: list[str] = []
-    stack_of(ctx).down(said.append)
-    click.echo("\n".join(said) or "nothing was running")
+    lines: list[str] = []
+    stack_of(ctx).down(lines.append)
+    click.echo("\n".join(lines) or "nothing was running")

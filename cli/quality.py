@@ -102,8 +102,8 @@ def run(
         raise click.UsageError("--as-of goes with --on lake", ctx)
     settings = settings_for_write(ctx, config)
     ts = tso.parse_moment(as_of) if as_of else 0
-    wish = QualityRequest(on, suites, ts, read_target(copy_file) if copy_file else {})
-    done = run_quality(settings, wish, _say)
+    request = QualityRequest(on, suites, ts, read_target(copy_file) if copy_file else {})
+    done = run_quality(settings, request, _say)
     click.echo(f"report   {done.index}")
     if done.paused:
         click.echo("applying is paused; `sluice resume` lets it go on")

@@ -59,11 +59,11 @@ def command(
 
     After a kill or an error, run the same command again, or `sluice jobs resume`, to continue.
     """
-    said = {
+    form = {
         "since": since,
         "until": until,
         "target": target,
         "tables": globs,
         "rows_per_second": rows_per_second,
     }
-    return run_command(ctx, config, "reapply", said, plan_only=plan_only)
+    return run_command(ctx, config, "reapply", form, plan_only=plan_only)

@@ -81,7 +81,7 @@ def command(
     folder: Path | None,
     kind: str,
     beside: bool,
-    **said: Any,
+    **form: Any,
 ) -> int:
     """Restore tables as of a moment from the archive.
 
@@ -92,13 +92,13 @@ def command(
     continue.
     """
     if folder is None:
-        return run_command(ctx, config, "restore", said, plan_only=plan_only)
+        return run_command(ctx, config, "restore", form, plan_only=plan_only)
     if (
-        any(said[name] for name in ("into", "target", "connection", "replacing"))
-        or not said["verify"]
+        any(form[name] for name in ("into", "target", "connection", "replacing"))
+        or not form["verify"]
     ):
         raise click.UsageError(
             "--files goes with --until, --table, --format, --beside and --plan alone", ctx
         )
-    said |= {"folder": folder, "format": kind, "beside": beside}
-    return run_command(ctx, config, "restore-files", said, plan_only=plan_only)
+    form |= {"folder": folder, "format": kind, "beside": beside}
+    return run_command(ctx, config, "restore-files", form, plan_only=plan_only)

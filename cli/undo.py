@@ -71,7 +71,7 @@ def command(
 
     --dry-run shows beforehand which rows have changed since. Exit code 1 if there are any.
     """
-    import sluice.etl.history.undo as undo
+    from sluice.etl.history import undo
     from sluice.etl.history.history_log import HistoryLog
 
     settings = settings_of(ctx, config)

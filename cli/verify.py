@@ -93,16 +93,16 @@ def command(
         from sluice.cli._verify_continuous import run_continuously
 
         return run_continuously(settings_for_write(ctx, config), seconds, as_json=as_json)
-    said = {"tables": tables, "how": how}
+    form = {"tables": tables, "how": how}
     if not repair:
-        return run_command(ctx, config, "verify", said, as_json=as_json)
+        return run_command(ctx, config, "verify", form, as_json=as_json)
     from sluice.cli.verify import run_and_repair
 
-    return run_and_repair(settings_for_write(ctx, config), said, apply=apply, as_json=as_json)
+    return run_and_repair(settings_for_write(ctx, config), form, apply=apply, as_json=as_json)
 
 
 def run_and_repair(
-    settings: Settings, said: Mapping[str, Any], *, apply: bool, as_json: bool
+    settings: Settings, form: Mapping[str, Any], *, apply: bool, as_json: bool
 ) -> int:
     """Compare, and print the SQL that makes rows right, or have a backfill do it and compare again.
 
@@ -112,7 +112,7 @@ def run_and_repair(
     from sluice.etl.verify.repair import create_repair, recheck_request, repair_sql
 
     kind = job_kind("verify")
-    job = kind.create(settings, kind.request(settings, said), operator_name())
+    job = kind.create(settings, kind.request(settings, form), operator_name())
     summary = run_to_summary(settings, job, _COMMAND)
     print_summary(kind, summary, as_json=as_json, err=not apply)  # the result is SQL alone
     if summary.state != "done" or summary.equal:

@@ -64,7 +64,7 @@ class ExpectationLine:
     """One expectation of a page, in plain text. `examples`: rows, each with its columns' names."""
 
     met: bool
-    says: str
+    statement: str
     severity: str
     why: str
     observed: str
@@ -89,7 +89,9 @@ def suite_page(run: QualityRun, lines: Sequence[ExpectationLine]) -> str:
         parts += ["<h2>Not met</h2>", *map(_card, failed)]
     met = [line for line in lines if line.met]
     if met:
-        rows = [[_escape(line.says), _escape(line.observed), _escape(line.why)] for line in met]
+        rows = [
+            [_escape(line.statement), _escape(line.observed), _escape(line.why)] for line in met
+        ]
         parts += ["<h2>Met</h2>", _table(("Expectation", "Found", "Why"), rows)]
     return _page(run.suite, "".join(parts), _up(run))
 
@@ -155,7 +157,7 @@ def _card(line: ExpectationLine) -> str:
     return (
         f"<div class='card {state}'><p><span"
         f" class=badge>{_escape(_SEVERITY_WORDS[line.severity])}</span>"
-        f"<strong>{_escape(line.says)}</strong></p><p>{_escape(line.observed)}</p>{why}{_examples(line.examples)}</div>"
+        f"<strong>{_escape(line.statement)}</strong></p><p>{_escape(line.observed)}</p>{why}{_examples(line.examples)}</div>"
     )
 
 

@@ -64,19 +64,19 @@ class QualitySummary:
         """Raise QualityFailedError if an expectation failed that fails the run."""
         bad = [suite for suite in self.suites if suite.state not in (PASSED, "warned")]
         if bad:
-            told = "; ".join(f"{suite.suite}: {_suite_text(suite)}" for suite in bad[:5])
-            raise QualityFailedError(f"{len(bad)} of {len(self.suites)} suites failed: {told}")
+            failure = "; ".join(f"{suite.suite}: {_suite_text(suite)}" for suite in bad[:5])
+            raise QualityFailedError(f"{len(bad)} of {len(self.suites)} suites failed: {failure}")
 
 
 def run_quality(
-    settings: Settings, wish: QualityRequest, say: OnSuiteDone = lambda _: None
+    settings: Settings, request: QualityRequest, say: OnSuiteDone = lambda _: None
 ) -> QualitySummary:
     """Check the suites.
 
     `say` is called with each suite as it is done. Raises QualityError and SuiteError if nothing can
     be checked, transient errors of the dataset, relay errors, OSError.
     """
-    suites = _chosen_suites(settings, wish)
+    suites = _chosen_suites(settings, request)
     results, began_ms = QualityResults(settings), time.time_ns() // 1_000_000
     run = f"{began_ms:013d}-{secrets.token_hex(6)}"
     going = _Run(settings, run, began_ms, say)
@@ -94,10 +94,10 @@ def run_quality(
             None,
         )
     if tables:
-        with open_dataset(settings, wish) as (place, batches):
+        with open_dataset(settings, request) as (place, batches):
             for suite in tables:
                 going.look(looker, suite, place, batches)
-    paused = _pause_if_needed(settings, wish, going.found)
+    paused = _pause_if_needed(settings, request, going.found)
     old = results.note(run, going.found)
     _index(going.docs, results, settings.quality.keep * max(1, len(going.found)) * 10, set(old))
     return QualitySummary(run, tuple(going.found), results.docs_index(), paused)
@@ -113,17 +113,17 @@ def _index(docs: DataDocs, results: QualityResults, most: int, old: set[str]) ->
 
 
 @contextmanager
-def open_dataset(settings: Settings, wish: QualityRequest) -> Iterator[tuple[Dataset, Batches]]:
+def open_dataset(settings: Settings, request: QualityRequest) -> Iterator[tuple[Dataset, Batches]]:
     """Open the dataset of the request. Raises as `run_quality`."""
     from sluice.expectations.gx.source import ServerBatches, SparkBatches
     from sluice.expectations.server_dataset import open_copy_dataset, open_downstream_dataset
 
-    match wish.on:
+    match request.on:
         case "downstream":
             with open_downstream_dataset(settings) as place:
                 yield place, ServerBatches(place)
         case "copy":
-            target = with_target(settings, wish.target).target
+            target = with_target(settings, request.target).target
             if not isinstance(target, Downstream):
                 raise QualityError(
                     f"a copy is looked at in a database, not in a {type(target).__name__.lower()}"
@@ -134,7 +134,7 @@ def open_dataset(settings: Settings, wish: QualityRequest) -> Iterator[tuple[Dat
             from sluice.expectations.lake_dataset import open_lake_dataset
 
             with open_lake_dataset(
-                settings, wish.ts, [suite.name for suite in _chosen_suites(settings, wish)]
+                settings, request.ts, [suite.name for suite in _chosen_suites(settings, request)]
             ) as past:
                 yield past, SparkBatches(past)
         case other:
@@ -159,7 +159,7 @@ class _Run:
         """
         began = time.monotonic()
         lines: list[ExpectationLine] = []
-        result, said = "{}\n", ""
+        result, message = "{}\n", ""
         failures: tuple[FailedExpectation, ...] = ()
         own = suite.for_place(place.on)
         try:
@@ -171,20 +171,20 @@ class _Run:
                 )
             failures, lines, result = looked.failures, lines_of(looked), json_of(looked)
         except Exception as error:
-            told = ours(error)
-            if told.transient and isinstance(error, SluiceError):
+            failure = ours(error)
+            if failure.transient and isinstance(error, SluiceError):
                 raise
             log.warning(
-                "suite %s: %s", suite.name, told, exc_info=not isinstance(error, SluiceError)
+                "suite %s: %s", suite.name, failure, exc_info=not isinstance(error, SluiceError)
             )
-            said = str(told)
+            message = str(failure)
         severity = max((f.severity for f in failures), key=SEVERITIES.index, default="")
         noted = QualityRun(
             id=f"{self._run}/{suite.name}",
             at_ms=self._began_ms,
             suite=suite.name,
             on=place.on,
-            state="error" if said else _STATE_BY_SEVERITY.get(severity, PASSED),
+            state="error" if message else _STATE_BY_SEVERITY.get(severity, PASSED),
             expectations=len(own.expectations),
             failed=len(failures),
             severity=severity,
@@ -193,14 +193,14 @@ class _Run:
             ts=place.ts,
             page=DataDocs.page(self._run, suite.name),
             failures=failures,
-            message=said,
+            message=message,
         )
         self.docs.write(noted, lines, result)
         self.found.append(noted)
         self._on_suite_done(noted)
 
 
-def _chosen_suites(settings: Settings, wish: QualityRequest) -> list[Suite]:
+def _chosen_suites(settings: Settings, request: QualityRequest) -> list[Suite]:
     folder = SuiteFolder(Path(settings.quality.suites))
     suites = folder.suites()
     if not suites:
@@ -208,23 +208,29 @@ def _chosen_suites(settings: Settings, wish: QualityRequest) -> list[Suite]:
             f"nothing is expected yet: there is no file in {folder.folder}",
             hint="`sluice quality init` proposes some",
         )
-    of_copies = [suite for suite in suites if wish.on != "copy" or suite.name != REPLICATION]
+    of_copies = [suite for suite in suites if request.on != "copy" or suite.name != REPLICATION]
     chosen = [
-        s for s in of_copies if not wish.suites or any(fits(s.name, glob) for glob in wish.suites)
+        s
+        for s in of_copies
+        if not request.suites or any(fits(s.name, glob) for glob in request.suites)
     ]
     if not chosen:
-        raise QualityError(f"no suite in {folder.folder} has such a name: {', '.join(wish.suites)}")
+        raise QualityError(
+            f"no suite in {folder.folder} has such a name: {', '.join(request.suites)}"
+        )
     return chosen
 
 
-def _pause_if_needed(settings: Settings, wish: QualityRequest, found: Sequence[QualityRun]) -> bool:
+def _pause_if_needed(
+    settings: Settings, request: QualityRequest, found: Sequence[QualityRun]
+) -> bool:
     """Pause applying if that is what something grave asks for.
 
     Not for what a copy or the past is like.
     """
     grave = [suite for suite in found if suite.severity == "pause"]
     if not grave or (
-        (wish.on == "copy" or wish.ts) and all(suite.suite != REPLICATION for suite in grave)
+        (request.on == "copy" or request.ts) and all(suite.suite != REPLICATION for suite in grave)
     ):
         return False
     log.error(

@@ -54,36 +54,36 @@ def audit_name(user: Any) -> str:
     return f"airflow {username(user)}"
 
 
-def perform(wish: ActionRequest, work: Callable[[], str]) -> Response:
+def perform(action: ActionRequest, work: Callable[[], str]) -> Response:
     """Run `work` as the action `wish`; respond with the text that `work` returns.
 
     Not for the event loop. Raises HTTPException 403.
     """
-    require_trigger(wish.user, wish.pipeline.dag_id(wish.dag))
+    require_trigger(action.user, action.pipeline.dag_id(action.dag))
     try:
-        audit = AuditLog(wish.pipeline.settings.open_relay().place)
-        deed = audit.begin(username(wish.user), wish.what, wish.about)
+        audit = AuditLog(action.pipeline.settings.open_relay().place)
+        entry = audit.begin(username(action.user), action.what, action.about)
         try:
-            said = work()
+            message = work()
         except Exception as error:
             audit.end(
-                deed, f"refused: {error.detail if isinstance(error, HTTPException) else error}"
+                entry, f"refused: {error.detail if isinstance(error, HTTPException) else error}"
             )
             raise
-        audit.end(deed, said)
+        audit.end(entry, message)
     except HTTPException:
         raise
     except Exception as error:
         return error_response(error)
     finally:
         response_cache.forget()
-    return JSONResponse({"message": said})
+    return JSONResponse({"message": message})
 
 
 def recent_actions(pipeline: NamedPipeline, most: int) -> list[dict[str, Any]]:
     """Return the last `most` actions, newest first. Raises RelayCorruptError, OSError."""
     audit = AuditLog(pipeline.settings.open_relay().place)
-    return [deed.to_json() for deed in audit.newest(most)]
+    return [entry.to_json() for entry in audit.newest(most)]
 
 
 class NoRunError(RequestError):

@@ -5,12 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from html import escape
 
-__all__ = [
-    "PAGES",
-    "Page",
-    "logged_out_html",
-    "page_html",
-]
+__all__ = ["PAGES", "Page", "logged_out_html", "page_html"]
 
 _DOCUMENT = """<!doctype html>
 <html lang="en">
@@ -45,7 +40,7 @@ _LOGGED_OUT = """<!doctype html>
 </head>
 <body>
 <h1>{title}</h1>
-<p>{said}</p>
+<p>{message}</p>
 <p><a href="{login}">Airflow's login</a></p>
 </body>
 </html>
@@ -80,6 +75,6 @@ def page_html(page: Page) -> str:
     return _DOCUMENT.format(title=escape(page.title), name=escape(page.name), links=links)
 
 
-def logged_out_html(title: str, said: str, login: str) -> str:
+def logged_out_html(title: str, message: str, login: str) -> str:
     """Render the page for a user who may not see anything."""
-    return _LOGGED_OUT.format(title=escape(title), said=escape(said), login=escape(login))
+    return _LOGGED_OUT.format(title=escape(title), message=escape(message), login=escape(login))

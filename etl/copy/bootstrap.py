@@ -68,11 +68,11 @@ class BootstrapPlanner:
         CopyError, DownstreamError.
         """
         begun = self._jobs.find_open(KIND)
-        if begun is not None and (kept := begun.plan()) is not None:
-            return CopyPlan.from_json(kept)
+        if begun is not None and (plan := begun.plan()) is not None:
+            return CopyPlan.from_json(plan)
         done = find_finished_job(self._jobs)
-        if done is not None and (kept := done.plan()) is not None and self._is_replica():
-            return replace(CopyPlan.from_json(kept), problems=(self._done(done),))
+        if done is not None and (plan := done.plan()) is not None and self._is_replica():
+            return replace(CopyPlan.from_json(plan), problems=(self._done(done),))
         made = make_copy_plan(
             self._source,
             self._definitions,
@@ -100,7 +100,7 @@ class BootstrapPlanner:
     def _done(self, job: Job) -> str:
         return (
             f"the bootstrap of {self._relay.url} is done: its result lies in"
-            f" jobs/{job.id}/result.json. To begin anew, empty the downstream, checkpoint and all"
+            f" jobs/{job.id}/result.json. To start over, empty the downstream, checkpoint and all"
         )
 
     def begin(self, into: Sequence[str] = (), by: str = "") -> Job:

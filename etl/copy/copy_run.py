@@ -228,7 +228,7 @@ class CopyJob:
                     f"{full_name(schema, name)} on {self._session.address} has {found} rows,"
                     f" {expected.get((schema, name), 0)} were copied: another program wrote there."
                     " `sluice jobs cancel` gives this copy up; empty the downstream then, and"
-                    " begin anew"
+                    " start over"
                 )
         if problems := relay_problems(self._settings.open_relay(), self.plan.ts):
             raise CopyError(problems[0])

@@ -58,7 +58,7 @@ def compare_with_tidb(
             f"{f' and {len(wrong) - 5} more' if len(wrong) > 5 else ''}",
             hint=(
                 "its files are emptied or cut off: `sluice jobs cancel` gives this copy up; dump"
-                " again, then begin anew"
+                " again, then start over"
             ),
         )
     return ""

@@ -58,7 +58,7 @@ class GcSafePoint:
             raise CopyError(
                 f"TiDB's GC has dropped what was at {self._ts}, which was not held for a while:"
                 " what is left to copy can't be read any more",
-                hint="give this copy up (`sluice jobs cancel`), and begin anew",
+                hint="give this copy up (`sluice jobs cancel`), and start over",
             )
 
     def _end(self) -> None:

@@ -51,7 +51,7 @@ def check_binlogs_retained(planner: WindowPlanner, ts: int) -> None:
     except CommitsPurgedError as error:
         raise CopyError(
             f"the pumps have no longer what was committed since the source's position {ts}:"
-            f" {error}. Begin anew: dump again, or copy from TiDB as it is then; pumps keep what is"
+            f" {error}. Start over: dump again, or copy from TiDB as it is then; pumps keep what is"
             " needed from the moment on at which the copy begins. Or, while TiKV has its history,"
             f" start another pump, with [capture] start-ts = {ts}: `sluice pump -capture`"
         ) from error

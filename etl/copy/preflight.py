@@ -52,7 +52,7 @@ def downstream_problems(
     if found is not None:
         problems.append(
             f"{session.address} has a checkpoint of this cluster already, at {found.commit_ts}: it"
-            " is a replica. To begin anew, empty it, checkpoint and all"
+            " is a replica. To start over, empty it, checkpoint and all"
         )
     if held := _existing_tables(session, plan, into):
         shown = ", ".join(held[:_MAX_SHOWN]) + (

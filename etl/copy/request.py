@@ -9,11 +9,7 @@ from typing import Any
 
 from sluice.etl.copy.dumpling import CsvFormat, DumplingOptions
 
-__all__ = [
-    "BootstrapRequest",
-    "names_from_lines",
-    "request_from_form",
-]
+__all__ = ["BootstrapRequest", "names_from_lines", "request_from_form"]
 
 _ESCAPES = {"\\r": "\r", "\\n": "\n", "\\t": "\t"}
 
@@ -34,26 +30,26 @@ class BootstrapRequest:
     by: str = "somebody"
 
 
-def request_from_form(said: Mapping[str, Any], by: str) -> BootstrapRequest:
+def request_from_form(form: Mapping[str, Any], by: str) -> BootstrapRequest:
     r"""Return the request from a form's fields.
 
     They are `source`, `tables`, `into`, and of a dump's files `csv_separator`, `csv_delimiter`,
     `csv_line_terminator` (None where the header shows it; with \r, \n and \t for these),
     `csv_null_value`, `csv_header`, `escape_backslash`.
     """
-    source = said["source"].strip()
-    form = CsvFormat(
-        separator=_unescaped(said["csv_separator"]),
-        delimiter=said["csv_delimiter"],
-        terminator=_unescaped(said["csv_line_terminator"]),
-        header=said["csv_header"],
-        null=said["csv_null_value"],
+    source = form["source"].strip()
+    csv = CsvFormat(
+        separator=_unescaped(form["csv_separator"]),
+        delimiter=form["csv_delimiter"],
+        terminator=_unescaped(form["csv_line_terminator"]),
+        header=form["csv_header"],
+        null=form["csv_null_value"],
     )
     return BootstrapRequest(
         source if "://" in source else str(Path(source).absolute()),
-        DumplingOptions(form, escapes=said["escape_backslash"]),
-        names_from_lines(said["tables"]),
-        names_from_lines(said["into"]),
+        DumplingOptions(csv, escapes=form["escape_backslash"]),
+        names_from_lines(form["tables"]),
+        names_from_lines(form["into"]),
         by,
     )
 

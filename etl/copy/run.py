@@ -82,15 +82,15 @@ class BootstrapSession:
     @classmethod
     @contextmanager
     def from_request(
-        cls, settings: Settings, wish: BootstrapRequest, *, waits: bool = True
+        cls, settings: Settings, request: BootstrapRequest, *, waits: bool = True
     ) -> Iterator[Self]:
         """Open one for a new request; `waits` for a pump before the position is taken from TiDB.
 
         Raises CopyError, PDError, TiKVError, EtcdError.
         """
         with ExitStack() as stack:
-            source = _open_source(settings, wish.url, wish.options, waits=waits)
-            work = cls(settings, source, wish.globs, stack)
+            source = _open_source(settings, request.url, request.options, waits=waits)
+            work = cls(settings, source, request.globs, stack)
             work.hold_gc()
             yield work
 
@@ -134,14 +134,14 @@ class BootstrapSession:
             return dataclasses.replace(plan, notes=(*plan.notes, f"{error}. A copy waits for that"))
         return dataclasses.replace(plan, problems=(*plan.problems, *found))
 
-    def begin(self, wish: BootstrapRequest) -> Job:
+    def begin(self, request: BootstrapRequest) -> Job:
         """Return the job, see `BootstrapPlanner.begin`."""
         if Jobs.for_pipeline(self._settings.open_relay()).find_open(KIND) is None and (
             found := self.problems()
         ):
-            plan = self.bootstrap.plan(wish.into)
+            plan = self.bootstrap.plan(request.into)
             raise CopyError("\n".join((*plan.problems, *found)))
-        return self.bootstrap.begin(wish.into, wish.by)
+        return self.bootstrap.begin(request.into, request.by)
 
     def register(self) -> None:
         """See `SourceCluster.registered`; it is looked at now and then from here on."""
@@ -205,18 +205,18 @@ class BootstrapSession:
             Consumers(relay).forget(consumer_name(self._settings.downstream_name))
 
 
-def plan_bootstrap(settings: Settings, wish: BootstrapRequest) -> CopyPlan:
+def plan_bootstrap(settings: Settings, request: BootstrapRequest) -> CopyPlan:
     """Return what a bootstrap would do, and in `problems` what hinders it.
 
     Writes nothing. Raises CopyError, DownstreamError, PDError, TiKVError, EtcdError.
     """
-    with BootstrapSession.from_request(settings, wish, waits=False) as work:
-        return work.plan(wish.into)
+    with BootstrapSession.from_request(settings, request, waits=False) as work:
+        return work.plan(request.into)
 
 
 def run_bootstrap(
     settings: Settings,
-    wish: BootstrapRequest,
+    request: BootstrapRequest,
     *,
     make: MakeLoads | None = None,
     on_progress: ShowProgress | None = None,
@@ -227,8 +227,8 @@ def run_bootstrap(
     `make` is Spark by default. Raises as `plan_bootstrap`, and CopyError for what hinders it,
     JobOverlapError, JobRunsError, LeaseLostError, DdlError, WorkerError.
     """
-    with BootstrapSession.from_request(settings, wish) as work:
-        job = work.begin(wish)
+    with BootstrapSession.from_request(settings, request) as work:
+        job = work.begin(request)
         return _run(work, job, runner or Runner("a bootstrap"), (make, on_progress))
 
 

@@ -28,7 +28,7 @@ MakeLoads = Callable[[SourceChunk, Table], Iterator[pa.RecordBatch]]
 class SparkLoadMaker:
     """Makes loads on a Spark Connect server, a job a chunk; called by several threads side by side.
 
-    Connects at the first use, and anew after the connection was lost.
+    Connects at the first use, and again after the connection was lost.
     """
 
     def __init__(self, place: SessionTarget, spec: Mapping[str, Any]) -> None:

@@ -188,8 +188,8 @@ class TidbSession:
         if number in server_errors.OLDER_THAN_GC:
             return CopyError(
                 f"{where} has dropped what the copy reads ({error.args[1]}): its GC was not held."
-                " Begin the copy anew",
-                hint="give this copy up (`sluice jobs cancel`), and begin anew",
+                " Start the copy over",
+                hint="give this copy up (`sluice jobs cancel`), and start over",
             )
         lost = not isinstance(error, pymysql.MySQLError) or number in (0, 2003, 2006, 2013)
         return CopyError(

@@ -95,9 +95,9 @@ def notes_on_paused_dag(settings: Settings) -> list[str]:
     [] if no task has stopped.
     """
     return [
-        f"the DAG pauses, since {told} stopped, when its run is over, unless the task goes on in"
+        f"the DAG pauses, since {stopped} stopped, when its run is over, unless the task goes on in"
         f" the next seconds: `airflow dags unpause {dag}` once it has paused"
-        for dag, told in find_stopped_dags(settings).items()
+        for dag, stopped in find_stopped_dags(settings).items()
     ]
 
 
@@ -107,11 +107,11 @@ def find_stopped_dags(settings: Settings) -> dict[str, str]:
     Raises relay errors.
     """
     stopped = [failure.what for failure in failures(settings.open_relay())]
-    told = {
+    by_dag = {
         kind: " and ".join(what for what in stopped if what in tasks)
         for kind, tasks in DAG_OF.items()
     }
-    return {settings.dag_id(kind): tasks for kind, tasks in told.items() if tasks}
+    return {settings.dag_id(kind): tasks for kind, tasks in by_dag.items() if tasks}
 
 
 def _paused(control: Control, what: str, *, paused: bool) -> Control:

@@ -105,20 +105,21 @@ def forget(settings: Settings, kind: str, node_id: str, by: str = "") -> str:
         if node is None and node_id not in relay.known_pumps.load().pumps:
             raise _unknown(kind, node_id, there)
         audit = AuditLog(relay.place)
-        deed = audit.begin(by, "forget-pump", node_id)
+        entry = audit.begin(by, "forget-pump", node_id)
         relay.known_pumps.forget(node_id)
         if node is not None:
             registry.remove_pump(node_id)
         last = relay.last()
         landed = f" after {tso.text(last.hi)}" if last is not None else ""
-        said = (
+        message = (
             f"pump {node_id!r} is forgotten: what it held{landed} and was never landed is given up"
         )
         if node is not None and node.captured_cluster_id is not None and _has_replica(node, there):
-            said = f"pump {node_id!r} is forgotten: landing reads another one that captures"
-        audit.end(deed, said)
+            message = f"pump {node_id!r} is forgotten: landing reads another one that captures"
+        audit.end(entry, message)
     return (
-        f"{said}. `sluice resume` lets landing go on, `sluice verify` finds rows that are missing"
+        f"{message}. `sluice resume` lets landing go on, `sluice verify` finds rows that are"
+        " missing"
     )
 
 

@@ -19,7 +19,7 @@ __all__ = ["RestoreExecutor", "SparkExecutor"]
 
 
 class RestoreExecutor(Protocol):
-    """`own` are the settings of the restore."""
+    """Where a restore's rows and changes are prepared; `own`: the settings of the restore."""
 
     def loads(self, own: Settings, source: SnapshotSource) -> AbstractContextManager[MakeLoads]:
         """Open what turns chunks of a snapshot into loads."""
@@ -44,6 +44,7 @@ class SparkExecutor:
 
     @contextmanager
     def loads(self, own: Settings, source: SnapshotSource) -> Iterator[MakeLoads]:
+        """Open a maker of loads in the restore's session for copies."""
         with contextlib.closing(
             SparkLoadMaker(
                 SessionTarget(own.spark, own.spark_role("copy"), own.relay.url), source.spec()
@@ -53,6 +54,7 @@ class SparkExecutor:
 
     @contextmanager
     def steps(self, own: Settings, url: str, without_rows: frozenset[int]) -> Iterator[Prepare]:
+        """Open a preparer of steps in the restore's session."""
         options = replace(prepare_options(own), without_rows=without_rows)
         preparer = SparkPreparer(SessionTarget(own.spark, self._role, url), options)
         try:
@@ -61,4 +63,5 @@ class SparkExecutor:
             preparer.close()
 
     def past(self) -> PlanExecutor | None:
+        """Return None: Spark computes the state to compare with."""
         return None

@@ -42,6 +42,7 @@ __all__ = [
     "missing_folders",
     "read_manifest",
 ]
+
 _FORMAT = 1
 _MANIFEST = "manifest.json"
 _LOCK = "manifest.json.lock"
@@ -308,6 +309,7 @@ class FilesSummary:
 
     @property
     def rows(self) -> int:
+        """Return the number of rows of all tables."""
         return sum(table.rows for table in self.tables)
 
     def to_json(self) -> dict[str, Any]:

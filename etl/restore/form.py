@@ -15,14 +15,14 @@ from sluice.tidb import tso
 __all__ = ["check_allowed", "files_request_from_form", "restore_request_from_form"]
 
 
-def restore_request_from_form(said: Mapping[str, Any]) -> RestoreRequest:
+def restore_request_from_form(form: Mapping[str, Any]) -> RestoreRequest:
     """Parse the request in a form's fields.
 
     They are `until` (see `sluice.tidb.tso.parse_moment`), `tables`, `into`, `target` (a settings
     file's path), `connection` (an Airflow connection's id), `replacing`, `verify`; an empty field
     counts as missing. Raises RestoreError, SettingsError, MomentError.
     """
-    path, connection = said.get("target"), said.get("connection")
+    path, connection = form.get("target"), form.get("connection")
     if path and connection:
         raise RestoreError(
             "a settings file and an Airflow connection: only one of them can name the target"
@@ -31,46 +31,46 @@ def restore_request_from_form(said: Mapping[str, Any]) -> RestoreRequest:
         read_target(path) if path else _downstream_from_connection(connection) if connection else {}
     )
     return RestoreRequest(
-        tso.parse_moment(said["until"]) if said["until"] else 0,
-        names_from_lines(said.get("tables")),
-        said.get("into") or ("{schema}" if target else SAME_SERVER_INTO),
+        tso.parse_moment(form["until"]) if form["until"] else 0,
+        names_from_lines(form.get("tables")),
+        form.get("into") or ("{schema}" if target else SAME_SERVER_INTO),
         target,
-        names_from_lines(said.get("replacing")),
-        verify=bool(said.get("verify", True)),
+        names_from_lines(form.get("replacing")),
+        verify=bool(form.get("verify", True)),
     )
 
 
-def files_request_from_form(said: Mapping[str, Any]) -> FilesRequest | None:
+def files_request_from_form(form: Mapping[str, Any]) -> FilesRequest | None:
     """Parse the request for files in a form's fields: `folder`, None without one.
 
     `format`, `beside`; `until` and `tables` as above. Raises RestoreError for fields that are about
     databases, MomentError.
     """
-    if not said.get("folder"):
+    if not form.get("folder"):
         return None
     about_servers = [
-        name for name in ("into", "connection", "target", "replacing") if said.get(name)
+        name for name in ("into", "connection", "target", "replacing") if form.get(name)
     ]
-    if about_servers or not said.get("verify", True):
+    if about_servers or not form.get("verify", True):
         what = ", ".join(about_servers) or "restoring without verifying"
         raise RestoreError(f"these options do not apply to a restore into files: {what}")
     return FilesRequest(
-        tso.parse_moment(said["until"]) if said["until"] else 0,
-        names_from_lines(said.get("tables")),
-        Path(said["folder"]).absolute(),
-        said.get("format") or "parquet",
-        bool(said.get("beside")),
+        tso.parse_moment(form["until"]) if form["until"] else 0,
+        names_from_lines(form.get("tables")),
+        Path(form["folder"]).absolute(),
+        form.get("format") or "parquet",
+        bool(form.get("beside")),
     )
 
 
-def check_allowed(settings: Settings, said: Mapping[str, Any]) -> None:
+def check_allowed(settings: Settings, form: Mapping[str, Any]) -> None:
     """Raise RestoreError unless `[restore]` allows the place that Airflow's form names.
 
     Without that list, the right to trigger the DAG would be the right to have any password that
     Airflow's tasks can read sent to a server of one's choice, and any file written that the tasks
     can write.
     """
-    path, connection, folder = said.get("target"), said.get("connection"), said.get("folder")
+    path, connection, folder = form.get("target"), form.get("connection"), form.get("folder")
     wanted = [("targets", path)] if path else []
     wanted += [("targets", f"connection:{connection}")] if connection else []
     allowed = settings.restore

@@ -123,16 +123,16 @@ def _planned_run(
     The plan is made now if the process that asked for the job died before it had one.
     """
     with job.run(runner) as run:
-        kept = job.plan()
-        if kept is None:
+        plan = job.plan()
+        if plan is None:
             of = FilesRequest if job.spec.kind == FilesRequest.KIND else RestoreRequest
             made = _plan(settings, of.from_json(job.spec.asked))
             if made.problems:
                 raise RestoreError("\n".join(made.problems))
-            kept = job.save_plan(made.to_json())
+            plan = job.save_plan(made.to_json())
         if job.entry().state not in FINAL_STATES:
-            pin(settings, job, kept["since"], kept["snapshot"])
-        yield run, kept
+            pin(settings, job, plan["since"], plan["snapshot"])
+        yield run, plan
     unpin(settings, job)
 
 

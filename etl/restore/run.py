@@ -99,15 +99,15 @@ class RestoreRun:
         """Run the whole job, up to where it is ordered to stop."""
         try:
             self._connect()
-            kept = self._load_result()
-            if kept is None:
+            result = self._load_result()
+            if result is None:
                 self._archive()
                 self._load(ways)
                 self._apply(ways)
                 self._end()
                 self._verify(ways)
-                kept = self._save_result()
-            return self._finish(kept)
+                result = self._save_result()
+            return self._finish(result)
         except StopRequested:
             return self._stop()
         finally:
@@ -212,13 +212,13 @@ class RestoreRun:
         self._summary = replace(self._summary, verified=found)
         self._stage("verify")
 
-    def _finish(self, kept: dict[str, Any]) -> RestoreSummary:
+    def _finish(self, result: dict[str, Any]) -> RestoreSummary:
         """Record that the tables are as requested, and remove the rest."""
         self._run.check()
         self._clean()
         self._scratch.drop(self._plan.new_schemas)
-        self._run.end(DONE, result=kept)
-        return RestoreSummary(**{**kept, "verified": RestoreVerification(**kept["verified"])})
+        self._run.end(DONE, result=result)
+        return RestoreSummary(**{**result, "verified": RestoreVerification(**result["verified"])})
 
     # Orders
 
@@ -312,8 +312,8 @@ def _measured_rates(summary: RestoreSummary) -> dict[str, float]:
 
 def drop_unrequested(scratch: ScratchSchema, made: Sequence[Name], asked: Sequence[Name]) -> None:
     """Drop what was `made` and isn't `asked` for. Raises DownstreamError."""
-    kept = {(folded(schema), folded(name)) for schema, name in asked}
-    scratch.remove([name for name in made if (folded(name[0]), folded(name[1])) not in kept])
+    requested = {(folded(schema), folded(name)) for schema, name in asked}
+    scratch.remove([name for name in made if (folded(name[0]), folded(name[1])) not in requested])
 
 
 def create_views_and_sequences(

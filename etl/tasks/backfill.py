@@ -40,14 +40,14 @@ class BackfillKind(JobKind):
     name = KIND
     shares_runs = True
 
-    def request(self, settings: Settings, said: Mapping[str, Any]) -> BackfillRequest:
+    def request(self, settings: Settings, form: Mapping[str, Any]) -> BackfillRequest:
         request = BackfillRequest(
-            names_from_lines(said["tables"]),
-            said["where"] or "",
-            said["from_key"] or "",
-            said["to_key"] or "",
-            said["mode"],
-            said["rows_per_second"] or 0,
+            names_from_lines(form["tables"]),
+            form["where"] or "",
+            form["from_key"] or "",
+            form["to_key"] or "",
+            form["mode"],
+            form["rows_per_second"] or 0,
         )
         request.check()
         return request
@@ -70,8 +70,8 @@ class BackfillKind(JobKind):
         return run_backfill(settings, job.id, runner)
 
     def cancel(self, settings: Settings, job: Job, runner: Runner) -> list[str]:
-        said = cancel_backfill(settings, job.id, runner)
-        return [f"cancelled: {said or 'what was copied stays'}"]
+        note = cancel_backfill(settings, job.id, runner)
+        return [f"cancelled: {note or 'what was copied stays'}"]
 
     def lines(self, summary: BackfillSummary) -> Iterator[str]:
         for name, table in summary.tables.items():

@@ -17,12 +17,7 @@ from sluice.etl.copy.bootstrap_run import BootstrapRun, BootstrapSummary, CopyPr
 from sluice.etl.copy.errors import CopyError
 from sluice.etl.copy.plan import CopyPlan
 from sluice.etl.copy.request import BootstrapRequest, request_from_form
-from sluice.etl.copy.run import (
-    BootstrapSession,
-    cancel_bootstrap,
-    plan_bootstrap,
-    resume_bootstrap,
-)
+from sluice.etl.copy.run import BootstrapSession, cancel_bootstrap, plan_bootstrap, resume_bootstrap
 from sluice.etl.settings import Settings
 from sluice.etl.tasks.job_kinds import JobKind, ShowProgress, requester
 from sluice.relay.jobs import CANCELLED, PAUSED, Job, Jobs, NotDoneError, Runner
@@ -40,8 +35,8 @@ class BootstrapKind(JobKind):
     name = KIND
     shows_counts = True
 
-    def request(self, settings: Settings, said: Mapping[str, Any]) -> BootstrapRequest:
-        return request_from_form(said, "")
+    def request(self, settings: Settings, form: Mapping[str, Any]) -> BootstrapRequest:
+        return request_from_form(form, "")
 
     def find(self, settings: Settings, request: BootstrapRequest) -> None:
         """Leave it to `create`, which refuses another request while a bootstrap is unfinished."""
@@ -152,7 +147,7 @@ def finish(settings: Settings, name: str, run_id: str) -> dict[str, Any]:
     if summary.state == CANCELLED:
         raise NotDoneError(
             f"the job {name} was given up, as was ordered{_left_text(summary)}",
-            hint="trigger the DAG to begin anew",
+            hint="trigger the DAG to start over",
         )
     return job.status().to_json()["result"] or {}
 

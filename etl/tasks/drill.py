@@ -39,12 +39,12 @@ class DrillKind(JobKind):
             f" ({settings.archive.drills_every}), or there is no snapshot yet"
         )
 
-    def request(self, settings: Settings, said: Mapping[str, Any]) -> RestoreTestRequest:
+    def request(self, settings: Settings, form: Mapping[str, Any]) -> RestoreTestRequest:
         usual = RestoreTestRequest()
         return RestoreTestRequest(
-            int(said.get("tables") or usual.tables),
-            int(said["max_mb"]) * 1_000_000 if said.get("max_mb") else usual.max_bytes,
-            tso.parse_moment(said["at"]) if said.get("at") else None,
+            int(form.get("tables") or usual.tables),
+            int(form["max_mb"]) * 1_000_000 if form.get("max_mb") else usual.max_bytes,
+            tso.parse_moment(form["at"]) if form.get("at") else None,
         )
 
     def find(self, settings: Settings, request: RestoreTestRequest) -> None:
@@ -78,10 +78,10 @@ class DrillKind(JobKind):
         ]
 
 
-def drill(settings: Settings, run_id: str, said: Mapping[str, Any]) -> dict[str, Any] | None:
+def drill(settings: Settings, run_id: str, form: Mapping[str, Any]) -> dict[str, Any] | None:
     """Try to restore what the form says (`tables`, `max_mb`, `at`), as the DAG's only task.
 
     Return None if the schedule began the run and no drill is due. Raises MomentError, and as
     `run_drill`.
     """
-    return work(settings, KIND, begin(settings, KIND, said, run_id)["job"], run_id) or None
+    return work(settings, KIND, begin(settings, KIND, form, run_id)["job"], run_id) or None

@@ -77,11 +77,11 @@ class JobKind:
         del settings
         return ""
 
-    def request(self, settings: Settings, said: Mapping[str, Any]) -> Any:
+    def request(self, settings: Settings, form: Mapping[str, Any]) -> Any:
         """Parse the fields of a form or the options of a command."""
         raise NotImplementedError
 
-    def check_allowed(self, settings: Settings, said: Mapping[str, Any]) -> None:
+    def check_allowed(self, settings: Settings, form: Mapping[str, Any]) -> None:
         """Raise an error for a form that asks for more than the right to trigger the DAG allows."""
 
     def find(self, settings: Settings, request: Any) -> Job | None:
@@ -151,10 +151,10 @@ def dag_run_of(spec: JobSpec) -> tuple[str, str] | None:
     return kind.dag, spec.by.removeprefix(requester(""))
 
 
-def begin(settings: Settings, name: str, said: Mapping[str, Any], run_id: str) -> dict[str, Any]:
+def begin(settings: Settings, name: str, form: Mapping[str, Any], run_id: str) -> dict[str, Any]:
     """Plan what a DAG's form says, and find or record its job: {"plan": text, "job": id or None}.
 
-    `said`: the form's fields. The page's Resume adds `job`, the id of the job to resume. There is
+    `form`: the form's fields. The page's Resume adds `job`, the id of the job to resume. There is
     no job if `plan_only` is set, or if the schedule began the run and nothing is due. Raises
     JobError for an id that no DAG run asked for, and as the kind's `plan` and `create`.
     """
@@ -164,13 +164,13 @@ def begin(settings: Settings, name: str, said: Mapping[str, Any], run_id: str) -
     if is_scheduled(run_id) and (why := kind.not_due(settings)):
         log.info("%s", why)
         return {"plan": "", "job": None}
-    kind.check_allowed(settings, said)
+    kind.check_allowed(settings, form)
     # Resume is no request: if Airflow has removed the first run, the form has only its defaults
-    plan_only = said.get("plan_only", False) and not said.get("job")
-    if said.get("job"):
-        job: Job | None = _job_of_dag(settings, name, said["job"])
+    plan_only = form.get("plan_only", False) and not form.get("job")
+    if form.get("job"):
+        job: Job | None = _job_of_dag(settings, name, form["job"])
     else:
-        request = kind.request(settings, said)
+        request = kind.request(settings, form)
         job = kind.find(settings, request)
         if job is None and plan_only:
             return {"plan": _logged_plan(log, kind, kind.plan(settings, request)), "job": None}

@@ -32,13 +32,13 @@ class ReapplyKind(JobKind):
     name = ReplayRequest.KIND
     shows_counts = True
 
-    def request(self, settings: Settings, said: Mapping[str, Any]) -> ReplayRequest:
+    def request(self, settings: Settings, form: Mapping[str, Any]) -> ReplayRequest:
         return ReplayRequest(
-            tso.parse_moment(said["since"]),
-            tso.parse_moment(said["until"]) if said["until"] else 0,
-            read_target(said["target"]) if said["target"] else {},
-            names_from_lines(said["tables"]),
-            said["rows_per_second"] or 0,
+            tso.parse_moment(form["since"]),
+            tso.parse_moment(form["until"]) if form["until"] else 0,
+            read_target(form["target"]) if form["target"] else {},
+            names_from_lines(form["tables"]),
+            form["rows_per_second"] or 0,
         )
 
     def plan(self, settings: Settings, request: ReplayRequest) -> ReplayPlan:

@@ -40,11 +40,11 @@ class RestoreKind(JobKind):
     name = RestoreRequest.KIND
     shows_counts = True
 
-    def check_allowed(self, settings: Settings, said: Mapping[str, Any]) -> None:
-        check_allowed(settings, said)
+    def check_allowed(self, settings: Settings, form: Mapping[str, Any]) -> None:
+        check_allowed(settings, form)
 
-    def request(self, settings: Settings, said: Mapping[str, Any]) -> Request:
-        return files_request_from_form(said) or restore_request_from_form(said)
+    def request(self, settings: Settings, form: Mapping[str, Any]) -> Request:
+        return files_request_from_form(form) or restore_request_from_form(form)
 
     def find(self, settings: Settings, request: Request) -> Job | None:
         jobs = Jobs.for_pipeline(settings.open_relay())

@@ -49,10 +49,10 @@ class SnapshotKind(JobKind):
             )
         return ""
 
-    def request(self, settings: Settings, said: Mapping[str, Any]) -> SnapshotRequest:
+    def request(self, settings: Settings, form: Mapping[str, Any]) -> SnapshotRequest:
         return SnapshotRequest.parse(
-            said["source"] or settings.archive.snapshots_from or AUTO, full=said["full"],
-            options=DumplingOptions(escapes=said["escape_backslash"]),
+            form["source"] or settings.archive.snapshots_from or AUTO, full=form["full"],
+            options=DumplingOptions(escapes=form["escape_backslash"]),
         )  # fmt: skip
 
     def find(self, settings: Settings, request: SnapshotRequest) -> Job | None:

@@ -42,8 +42,8 @@ class VerifyKind(JobKind):
             )
         return ""
 
-    def request(self, settings: Settings, said: Mapping[str, Any]) -> VerifyRequest:
-        return VerifyRequest(names_from_lines(said["tables"]), said["how"] or AUTO)
+    def request(self, settings: Settings, form: Mapping[str, Any]) -> VerifyRequest:
+        return VerifyRequest(names_from_lines(form["tables"]), form["how"] or AUTO)
 
     def create(self, settings: Settings, request: VerifyRequest, by: str) -> Job:
         return create_verify(settings, request, by)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from sluice.etl.history.as_of import PlanExecutor as SparkRun
+from sluice.etl.history.as_of import PlanExecutor
 from sluice.etl.history.snapshots.consistent_reader import ConsistentReader, TableChanged
 from sluice.etl.history.snapshots.reuse import ids_of
 from sluice.etl.verify.archive_endpoint import ArchiveComparison, ArchiveEndpoint
@@ -21,7 +21,7 @@ def compare_with_archive(
     taking: ResultCollector,
     snapshot: ConsistentReader,
     names: Iterable[str],
-    spark: SparkRun | None,
+    spark: PlanExecutor | None,
 ) -> dict[str, str]:
     """Compare tables; return those that a DDL has changed meanwhile, and why.
 

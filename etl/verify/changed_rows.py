@@ -131,13 +131,16 @@ class ChangeReader:
             try:
                 self._read_windows(windows, found, lo, hi)
             except Exception as error:
-                told = ours(error)
-                if told.transient or not isinstance(told, SluiceError):
+                failure = ours(error)
+                if failure.transient or not isinstance(failure, SluiceError):
                     raise
                 log.warning(
-                    "what was committed after %d through %d isn't looked through: %s", lo, hi, told
+                    "what was committed after %d through %d isn't looked through: %s",
+                    lo,
+                    hi,
+                    failure,
                 )
-                found.unread.append((lo, hi, str(told)))
+                found.unread.append((lo, hi, str(failure)))
             found.windows += len(windows)
             found.changes += sum(window.changes for window in windows)
             found.until = hi

@@ -106,7 +106,7 @@ def run_continuous(
             work.run(run_seconds)
         finally:
             work.close()
-        return work.told()
+        return work.current_summary()
 
 
 class ContinuousVerifier:
@@ -173,7 +173,7 @@ class ContinuousVerifier:
             self.summary.seconds = round(time.monotonic() - began, 3)
             if self._recheck.has_news():
                 self.note(self.summary.seconds)
-            self._on_look(self.told())
+            self._on_look(self.current_summary())
             self._budget.wait(is_over)
             left_s = (
                 run_seconds - (time.monotonic() - began) if run_seconds is not None else pause_s
@@ -195,7 +195,7 @@ class ContinuousVerifier:
         """Return rows that weren't the same when they were looked at last."""
         return list(self._state.suspects)
 
-    def told(self) -> ContinuousSummary:
+    def current_summary(self) -> ContinuousSummary:
         """Return the summary so far."""
         summary, checks = self.summary, self._recheck
         summary.looked_at_again = checks.looked_at_again

@@ -52,11 +52,11 @@ class ResultCollector:
         if apart is not None:
             self._saved_results.keep(apart)
             self.run.doing(f"looking for what was written of {result.name} last")
-            told = [
+            explained = [
                 one if one.binlog else last_in_binlog(self.place.settings, one, self.ts)
                 for one in result.examples[:_MAX_BINLOG_LOOKUPS]
             ]
-            result = replace(result, examples=(*told, *result.examples[_MAX_BINLOG_LOOKUPS:]))
+            result = replace(result, examples=(*explained, *result.examples[_MAX_BINLOG_LOOKUPS:]))
         self.take(result)
 
     def add_merged(self, first: Table, others: Iterable[Table], result: TableResult) -> None:

@@ -13,7 +13,7 @@ from sluice.etl.copy.gc_safepoint import GcSafePoint
 from sluice.etl.copy.tidb_session import TidbAddress
 from sluice.etl.downstream import MySQLSession
 from sluice.etl.downstream.ownership import PipelineIdentity
-from sluice.etl.history.as_of import PlanExecutor as SparkRun
+from sluice.etl.history.as_of import PlanExecutor
 from sluice.etl.history.snapshots.consistent_reader import ConsistentReader
 from sluice.etl.history.snapshots.place import PipelineContext
 from sluice.etl.history.snapshots.preflight import excluded_problems
@@ -75,7 +75,7 @@ def create_verify(settings: Settings, request: VerifyRequest, by: str) -> Job:
 
 
 def run_verify(
-    settings: Settings, job_id: str, runner: Runner, *, spark: SparkRun | None = None
+    settings: Settings, job_id: str, runner: Runner, *, spark: PlanExecutor | None = None
 ) -> VerifySummary:
     """Run a job of `create_verify`, or continue it, until it is over or an operator pauses it.
 
@@ -106,7 +106,7 @@ class _VerifyJob:
         job: Job,
         run: JobRun,
         request: VerifyRequest,
-        spark: SparkRun | None,
+        spark: PlanExecutor | None,
     ) -> None:
         self._place, self._job, self._run, self._request, self._spark = (
             place,
@@ -244,8 +244,8 @@ class _VerifyJob:
         tables = self._tables(definitions)
         changed: dict[str, str] = {}
         differing: list[TableComparison] = []
-        said = TableComparer(up, down).run(tables, self._run.should_continue)
-        for one in said:
+        results = TableComparer(up, down).run(tables, self._run.should_continue)
+        for one in results:
             if isinstance(one, ComparedRange):
                 self._results.did(
                     one.table.full_name, JobCounts(one.rows, int(one.table.bytes * one.part))

@@ -17,12 +17,8 @@ from sluice.etl.verify.endpoint import ComparedTable, KeyRange
 from sluice.etl.verify.range_compare import RangeComparer, RangeComparison, merge_ranges
 from sluice.etl.verify.upstream_endpoint import UpstreamEndpoint
 
-__all__ = [
-    "ComparedRange",
-    "TableComparer",
-    "TableComparison",
-    "ranges_of",
-]
+__all__ = ["ComparedRange", "TableComparer", "TableComparison", "ranges_of"]
+
 RANGE_BYTES = 32 << 20
 _MAX_RANGES = 10_000
 
@@ -129,13 +125,13 @@ class TableComparer:
         try:
             while left and go_on():
                 try:
-                    said = self._results.get(timeout=0.2)
+                    result = self._results.get(timeout=0.2)
                 except queue.Empty:
                     continue
-                if isinstance(said, BaseException):
-                    raise said
-                left -= isinstance(said, TableComparison)
-                yield said
+                if isinstance(result, BaseException):
+                    raise result
+                left -= isinstance(result, TableComparison)
+                yield result
         finally:
             self._stop.set()
             for _ in threads:

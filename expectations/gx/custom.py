@@ -60,7 +60,7 @@ class OwnExpectation(BatchExpectation):  # type: ignore[misc] # untyped as they 
     metric_dependencies: ClassVar[tuple[str, ...]] = ()
     domain_keys: ClassVar[tuple[str, ...]] = ("batch_id",)
 
-    def says(self) -> str:
+    def statement(self) -> str:
         """Describe in a sentence what is expected."""
         raise NotImplementedError
 
@@ -93,7 +93,7 @@ class ExpectKeyToBeUnique(OwnExpectation):
 
     columns: list[str]
 
-    def says(self) -> str:
+    def statement(self) -> str:
         return f"No two rows have the same {', '.join(self.columns)}."
 
     def look(self, place: Dataset) -> Found:
@@ -122,7 +122,7 @@ class ExpectReferencesToHaveParents(OwnExpectation):
     parent: str
     parent_columns: list[str]
 
-    def says(self) -> str:
+    def statement(self) -> str:
         return (
             f"{', '.join(self.columns)} names a row of {self.parent}"
             f" ({', '.join(self.parent_columns)})."
@@ -147,7 +147,7 @@ class ExpectColumnsAndTypes(OwnExpectation):
 
     columns: dict[str, str]
 
-    def says(self) -> str:
+    def statement(self) -> str:
         return f"The table has these {len(self.columns)} columns, of these types, and no others."
 
     def look(self, place: Dataset) -> Found:
@@ -179,7 +179,7 @@ class ExpectNewestToBeRecent(OwnExpectation):
     column: str
     hours: float
 
-    def says(self) -> str:
+    def statement(self) -> str:
         return f"The newest {self.column} is at most {self.hours:g} hours old."
 
     def look(self, place: Dataset) -> Found:
@@ -210,7 +210,7 @@ class ExpectSumToBeConstant(OwnExpectation):
     hours: float = 24
     since: str | int = ""
 
-    def says(self) -> str:
+    def statement(self) -> str:
         then = self.since or f"{self.hours:g} hours before"
         return f"The sum of {', '.join(self.columns)} is what it was {then}."
 
@@ -244,7 +244,7 @@ class ExpectTableToEqualTheUpstream(OwnExpectation):
 
     how: str = "auto"
 
-    def says(self) -> str:
+    def statement(self) -> str:
         return "Every row is what it is upstream, at the checkpoint."
 
     def look(self, place: Dataset) -> Found:

@@ -18,7 +18,7 @@ class ExpectWindowsWithoutGaps(OwnExpectation):
 
     hours: float = 1
 
-    def says(self) -> str:
+    def statement(self) -> str:
         return (
             "Each window begins where the one before it ends, in the relay log and in the archive."
         )
@@ -37,7 +37,7 @@ class ExpectLagBelow(OwnExpectation):
 
     seconds: float
 
-    def says(self) -> str:
+    def statement(self) -> str:
         return f"The checkpoint is at most {self.seconds:g} seconds behind the clock."
 
     def look(self, place: Any) -> Found:
@@ -58,7 +58,7 @@ class ExpectUsualChanges(OwnExpectation):
     days: int = 7
     fewest: int = 1000
 
-    def says(self) -> str:
+    def statement(self) -> str:
         return (
             f"Each table's changes in the last whole hour are between a {self.factor:g}th of and"
             f" {self.factor:g} times the median of the same hour of the {self.days} days before."
@@ -89,7 +89,7 @@ class ExpectChangesWhereThereAlwaysWere(OwnExpectation):
     hours: int = 1
     days: int = 7
 
-    def says(self) -> str:
+    def statement(self) -> str:
         return (
             f"No table is without a change in the last {self.hours} whole hours that had some then"
             f" on each of the {self.days} days before."

@@ -134,7 +134,7 @@ def _build_expectation(suite: Suite, number: int, expectation: Expectation) -> A
         meta = {_NUMBER: number, "why": expectation.why, "severity": expectation.severity}
         built = kind(**arguments, severity=_GX_SEVERITIES[expectation.severity], meta=meta)
         if isinstance(built, OwnExpectation):
-            built.meta = meta | {"says": built.says()}
+            built.meta = meta | {"says": built.statement()}
     except Exception as error:  # Great Expectations raises many kinds
         raise SuiteError(
             f"{suite.name}: expectation {number + 1}, {expectation.expectation}: {error}"
@@ -149,14 +149,14 @@ def _number_of(result: ExpectationValidationResult) -> int:
 
 def _exception_text(result: ExpectationValidationResult) -> str:
     """Return the error that prevented the check, "" if there was none."""
-    told: Any = result.exception_info or {}
-    if "raised_exception" in told:
-        told = {"": told}
+    exceptions: Any = result.exception_info or {}
+    if "raised_exception" in exceptions:
+        exceptions = {"": exceptions}
     return "; ".join(
         sorted(
             {
                 str(one.get("exception_message"))
-                for one in told.values()
+                for one in exceptions.values()
                 if one.get("raised_exception")
             }
         )

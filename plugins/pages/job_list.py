@@ -78,9 +78,9 @@ def job_document(pipeline: NamedPipeline, name: str, wanted: str) -> dict[str, A
 
 def _status(jobs: Jobs, url: str, name: str) -> JobStatus | None:
     with _finished_cache_lock:
-        kept = _finished_cache.get((url, name))
-    if kept is not None:
-        return kept
+        cached = _finished_cache.get((url, name))
+    if cached is not None:
+        return cached
     job = jobs.find(name)
     if job is None:
         return None

@@ -39,7 +39,7 @@ async def jobs(request: Request, pipeline: PipelineParam, settings: SettingsPara
     del settings  # read first, so that an error in them is the answer
 
     def work() -> dict[str, Any]:
-        return jobs_document(pipeline) | {"deeds": recent_actions(pipeline, 20)}
+        return jobs_document(pipeline) | {"actions": recent_actions(pipeline, 20)}
 
     return await answer(request, ("jobs", pipeline), work)
 
@@ -67,9 +67,9 @@ async def post_job_action(
 ) -> Response:
     """Ask the process that runs a job, or the DAG, to pause, resume or cancel it."""
     del order  # nothing is in it, but it must have come from a page
-    wish = ActionRequest(user, pipeline, "operate", f"{what}-job", name)
+    action = ActionRequest(user, pipeline, "operate", f"{what}-job", name)
     work = {"pause": _pause, "resume": _resume, "cancel": _cancel}[what]
-    return await run_in_threadpool(perform, wish, lambda: work(pipeline, name, user))
+    return await run_in_threadpool(perform, action, lambda: work(pipeline, name, user))
 
 
 def _pause(pipeline: NamedPipeline, name: str, user: Any) -> str:
@@ -86,15 +86,15 @@ def _resume(pipeline: NamedPipeline, name: str, user: Any) -> str:
 
 
 def _cancel(pipeline: NamedPipeline, name: str, user: Any) -> str:
-    said = operate.order_job(pipeline.settings, name, CANCEL, audit_name(user))
+    message = operate.order_job(pipeline.settings, name, CANCEL, audit_name(user))
     job = _jobs(pipeline).get(name)
     if job.status().entry.runner is None and dag_run_of(job.spec) is not None:
         try:
             run = _retrigger_dag(pipeline, name, user)
         except NoRunError as error:
-            return f"{said}. {error}"
+            return f"{message}. {error}"
         return f"{name} is given up in the run {run} of its DAG, which takes back what it can"
-    return said
+    return message
 
 
 def _retrigger_dag(pipeline: NamedPipeline, name: str, user: Any) -> str:

@@ -11,7 +11,7 @@ from starlette.concurrency import run_in_threadpool
 
 from sluice.etl import operate
 from sluice.etl.downstream.ownership import PipelineIdentity
-from sluice.etl.operate.overview import overview as look
+from sluice.etl.operate.overview import overview as build_overview
 from sluice.etl.settings import Settings
 from sluice.plugins.action_body import ActionBody
 from sluice.plugins.actions import ActionRequest, audit_name, perform
@@ -33,7 +33,7 @@ _DAY_MS = 86_400_000
 async def overview(request: Request, pipeline: PipelineParam, settings: SettingsParam) -> Response:
     """Return the state of replication. A source that does not answer in time is named in it."""
     return await answer(
-        request, ("overview", pipeline), lambda: look(settings, _POLL_TIMEOUT_S).to_json()
+        request, ("overview", pipeline), lambda: build_overview(settings, _POLL_TIMEOUT_S).to_json()
     )
 
 
@@ -60,7 +60,7 @@ async def tasks(
     if which not in (operate.LAND, operate.APPLY, operate.BOTH):
         raise HTTPException(status.HTTP_422_UNPROCESSABLE_CONTENT, "which: land, apply or both")
     form = operate.OperateForm(what, "" if which == operate.BOTH else which, by=audit_name(user))
-    wish = ActionRequest(user, pipeline, "operate", what, which)
+    action = ActionRequest(user, pipeline, "operate", what, which)
     return await run_in_threadpool(
-        perform, wish, lambda: operate.dispatch(pipeline.settings, form).splitlines()[-1]
+        perform, action, lambda: operate.dispatch(pipeline.settings, form).splitlines()[-1]
     )

@@ -172,7 +172,7 @@ async def decide(
             f"why: a text of at most {_MAX_REASON_CHARS} characters",
         )
     form = operate.OperateForm(what, commit_ts, by=audit_name(user), why=why)
-    wish = ActionRequest(user, pipeline, "operate", what, commit_ts)
+    action = ActionRequest(user, pipeline, "operate", what, commit_ts)
     return await run_in_threadpool(
-        perform, wish, lambda: operate.dispatch(pipeline.settings, form).splitlines()[-1]
+        perform, action, lambda: operate.dispatch(pipeline.settings, form).splitlines()[-1]
     )

@@ -23,7 +23,7 @@ async function detail(id, around) {
   }
 }
 
-export function draw({ jobs, more, deeds, details }, around) {
+export function draw({ jobs, more, actions, details }, around) {
   const open = jobs.filter((job) => !["done", "cancelled"].includes(job.state));
   const over = jobs.filter((job) => ["done", "cancelled"].includes(job.state));
   return [
@@ -33,7 +33,7 @@ export function draw({ jobs, more, deeds, details }, around) {
     open.map((job) => opencard(job, details.get(job.id), around)),
     over.length > 0 && list(over, details, around),
     more > 0 && h("p", { class: "quiet" }, `${count(more)} older ones aren't shown; \`sluice jobs\` lists all, \`sluice jobs forget --older-than 30d\` removes what is written down of them.`),
-    deeds.length > 0 && done(deeds),
+    actions.length > 0 && done(actions),
   ];
 }
 
@@ -207,9 +207,9 @@ function list(jobs, found, around) {
   );
 }
 
-function done(deeds) {
+function done(actions) {
   return card(
-    { id: "deeds" },
+    { id: "actions" },
     h("h2", {}, "Ordered on these pages"),
     h(
       "div",
@@ -221,7 +221,7 @@ function done(deeds) {
         h(
           "tbody",
           {},
-          deeds.map((deed) => h("tr", { id: `deed-${deed.token}` }, h("td", { class: "nowrap", title: moment(deed.at_ms) }, ago(deed.at_ms)), h("td", {}, deed.by), h("td", {}, `${deed.what} ${deed.about}`), h("td", {}, deed.outcome || "nobody knows"))),
+          actions.map((action) => h("tr", { id: `action-${action.token}` }, h("td", { class: "nowrap", title: moment(action.at_ms) }, ago(action.at_ms)), h("td", {}, action.by), h("td", {}, `${action.what} ${action.about}`), h("td", {}, action.outcome || "unknown"))),
         ),
       ),
     ),

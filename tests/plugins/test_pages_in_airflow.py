@@ -155,7 +155,7 @@ def test_every_answer_forbids_scripts_in_the_page_and_frames_of_others(pages):
             and "script-src 'self'" in policy
             and "unsafe" not in policy
         )
-        assert "frame-ancestors 'self'" in policy and "snapshot-uri 'none'" in policy
+        assert "frame-ancestors 'self'" in policy and "base-uri 'none'" in policy
         assert headers["x-content-type-options"] == "nosniff"
 
 
@@ -248,7 +248,9 @@ def test_a_running_job_is_paused_goes_on_and_is_given_up_and_it_is_kept_who_said
         assert job.entry().state == CANCELLING
         status, said = pages.order(f"jobs/{job.id}/pause", "uma")
         assert status == 409 and "cancelled" in said["error"]
-    kept = [(deed["by"], deed["what"], deed["about"]) for deed in pages.get("jobs")["deeds"]]
+    kept = [
+        (action["by"], action["what"], action["about"]) for action in pages.get("jobs")["actions"]
+    ]
     wanted = [
         ("uma", "pause-job"),
         ("ann", "cancel-job"),
@@ -256,7 +258,7 @@ def test_a_running_job_is_paused_goes_on_and_is_given_up_and_it_is_kept_who_said
         ("uma", "pause-job"),
     ]
     assert kept[:4] == [(who, what, job.id) for who, what in wanted]
-    assert pages.get("jobs")["deeds"][0]["outcome"].startswith("refused: ")
+    assert pages.get("jobs")["actions"][0]["outcome"].startswith("refused: ")
 
 
 def test_a_job_whose_run_airflow_has_removed_is_resumed_and_given_up_by_its_id(pages):
@@ -277,7 +279,7 @@ def test_a_job_whose_run_airflow_has_removed_is_resumed_and_given_up_by_its_id(p
             run for run in json.loads(body)["dag_runs"] if run["dag_run_id"] in said["message"]
         ]
         assert run["conf"] == {"job": job.id}
-    assert [deed["about"] for deed in pages.get("jobs")["deeds"]][:2] == [job.id, job.id]
+    assert [action["about"] for action in pages.get("jobs")["actions"]][:2] == [job.id, job.id]
 
 
 def test_a_restore_is_planned_by_a_run_of_its_dag_with_the_values_of_the_form(pages):
@@ -340,12 +342,12 @@ def test_a_skip_keeps_the_persons_name_and_reason_and_is_withdrawn_only_if_its_u
     )
     assert pages.get(f"transactions/{at}/state")["override"] is not None
     load_settings(pages.pipeline.config).open_relay().overrides.remove(at)
-    deeds = [
-        (deed["by"], deed["what"], deed["about"])
-        for deed in pages.get("jobs")["deeds"]
-        if deed["about"] == str(at)
+    entries = [
+        (action["by"], action["what"], action["about"])
+        for action in pages.get("jobs")["actions"]
+        if action["about"] == str(at)
     ]
-    assert deeds == [
+    assert entries == [
         ("ann", "remove-override", str(at)),
         ("ann", "skip-txn", str(at)),
         ("uma", "skip-txn", str(at)),

@@ -328,11 +328,11 @@ class BackfillJob:
         found = next((t for t in tables if t.full_name == plan.name), None)
         if found is None:
             if any(t.id == plan.table_id for t in tables):
-                raise BackfillError(f"{plan.name} has another name now: begin anew with that name")
+                raise BackfillError(f"{plan.name} has another name now: start over with that name")
             return None
         if tuple(column.name for column in range_key(found)) != plan.key:
             raise BackfillError(
-                f"the key of {plan.name} has changed: begin anew, with the chunks of the new key"
+                f"the key of {plan.name} has changed: start over, with the chunks of the new key"
             )
         return found
 

@@ -30,7 +30,7 @@ _RETRY_INTERVAL_S = 1.0
 class BackfillDownstream:
     """One session.
 
-    Every method raises DownstreamError; a connection that is lost is made anew, for a while.
+    Every method raises DownstreamError; a lost connection is made again, for a while.
     """
 
     def __init__(self, settings: Settings, cluster_id: int) -> None:

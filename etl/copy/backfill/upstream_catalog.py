@@ -79,7 +79,7 @@ class UpstreamCatalog:
     def definitions(self, ts: int) -> SourceSchema:
         """All tables as of `ts` (TSO).
 
-        Read anew only if the schema has changed since the last time.
+        Read again only if the schema has changed since the last time.
         """
         with self._lock:
             known = self._known

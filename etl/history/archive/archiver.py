@@ -300,23 +300,23 @@ class Archiver:
 
     def _recover(self, error: Exception) -> None:
         """Wait before another attempt; raises what doesn't pass."""
-        told = ours(error)
-        self._queue.abandon(told)
-        if isinstance(told, ClaimLostError):
-            log.info("another process archives, and is waited for: %s", told)
+        failure = ours(error)
+        self._queue.abandon(failure)
+        if isinstance(failure, ClaimLostError):
+            log.info("another process archives, and is waited for: %s", failure)
             self._claim = None
             self._other = (self.summary.hi or None, time.monotonic())
             return
-        if isinstance(told, ArchiveConflictError):
-            log.info("another process was faster: %s", told)
+        if isinstance(failure, ArchiveConflictError):
+            log.info("another process was faster: %s", failure)
             if self._is_beside:
                 self._other = (self.summary.hi or None, time.monotonic())
             wait(_CHECK_INTERVAL_S, self._stop)
             return
-        if not told.transient:
+        if not failure.transient:
             raise error
         self.summary.retries += 1
-        wait(self._waiting.after(told, f"at {self.summary.hi}"), self._stop)
+        wait(self._waiting.after(failure, f"at {self.summary.hi}"), self._stop)
 
     def _is_another_at_work(self, end: int | None) -> bool:
         """Return whether the process that has taken the claim over, or was faster, gets on."""

@@ -29,7 +29,7 @@ from sluice.etl.retry import RetryBackoff
 from sluice.etl.settings import Settings
 from sluice.etl.spark.session_target import SessionTarget
 from sluice.relay.archive import Archive, ArchiveConflictError, ArchiveSegment, remove_unreferenced
-from sluice.relay.jobs import Jobs as OpenJobs
+from sluice.relay.jobs import Jobs
 
 __all__ = ["CompactionSummary", "compact"]
 
@@ -86,7 +86,7 @@ class _CompactionRun:
         self._on_segment = on_segment
         self._archive = Archive.open(settings.archive_url)
         self._attempts = PendingSegments(self._archive.storage)
-        self._open_jobs = OpenJobs.for_pipeline(settings.open_relay())
+        self._open_jobs = Jobs.for_pipeline(settings.open_relay())
         work = BuildSegments.from_settings(settings, settings.archive_url)
         jobs = jobs or SparkSegmentBuilder(
             SessionTarget(settings.spark, settings.spark_role(ROLE), settings.archive_url), work
@@ -105,11 +105,11 @@ class _CompactionRun:
                 log.info("left to another process: %s", error)
                 return
             except Exception as error:
-                told = ours(error)
-                self._queue.abandon(told)
-                if not told.transient:
+                failure = ours(error)
+                self._queue.abandon(failure)
+                if not failure.transient:
                     raise
-                wait(self._waiting.after(told), self._stop)
+                wait(self._waiting.after(failure), self._stop)
 
     def close(self) -> None:
         self._queue.close()

@@ -113,8 +113,8 @@ class BucketTables:
 def _partition_rows(version: TableVersion, rows: pa.Table) -> list[dict[str, Any]]:
     """Return the rows, with the columns that may decide their partition."""
     info = version.table.partition or {}
-    said = f"{info.get('expr') or ''} {info.get('columns') or ''}".lower()
-    names = [column.name for column in version.columns if column.name.lower() in said]
+    text = f"{info.get('expr') or ''} {info.get('columns') or ''}".lower()
+    names = [column.name for column in version.columns if column.name.lower() in text]
     found: list[dict[str, Any]] = rows.select(names or rows.column_names).to_pylist()
     return found
 

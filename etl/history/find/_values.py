@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from sluice.etl.history.errors import ConditionError
-from sluice.tidb.codec import lenient_datetimes as spelled
+from sluice.tidb.codec import lenient_datetimes
 from sluice.tidb.codec.errors import CodecError
 from sluice.tidb.codec.float import format_float
 from sluice.tidb.codec.times import parse_duration
@@ -117,11 +117,11 @@ def _moment_constant(column: Column, constant: Constant) -> str:
             moment = None
         if moment is not None and moment.tzinfo is not None:
             text = moment.astimezone(UTC).replace(tzinfo=None).isoformat(" ")
-    return spelled.parse_moment(text)
+    return lenient_datetimes.parse_moment(text)
 
 
 def _duration_constant(column: Column, constant: Constant) -> int:
-    return parse_duration(spelled.parse_duration(_text(column, constant)))
+    return parse_duration(lenient_datetimes.parse_duration(_text(column, constant)))
 
 
 def _moment(text: str) -> str:

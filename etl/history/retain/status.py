@@ -282,7 +282,9 @@ def tables_restorable_at(
         start = known.snapshot if whole else ReadStart(known.ts, known.tables, known.id)
     turns = facts.turns if facts is not None else ()
     filters = settings.rules.filters
-    had = restorable_at(start, turns, ts).items()
+    restorable = restorable_at(start, turns, ts).items()
     return {
-        i: origin.name for i, origin in had if filters.wants_table(*TableName.parse(origin.name))
+        i: origin.name
+        for i, origin in restorable
+        if filters.wants_table(*TableName.parse(origin.name))
     }

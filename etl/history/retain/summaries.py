@@ -78,15 +78,15 @@ class CachedSummaries:
     def day(self, name: str) -> DaySummary:
         """Return a day's summary, the cached one if it is up to date."""
         text = self._archive.catalogue.text(name)
-        kept = self._load(_day_path(name), text, DaySummary.from_json)
-        return kept or self._direct.day(name)
+        cached = self._load(_day_path(name), text, DaySummary.from_json)
+        return cached or self._direct.day(name)
 
     def snapshot(self, name: str) -> SnapshotSummary | None:
         """None if there is none, or none yet."""
-        kept = self._load(
+        cached = self._load(
             _snapshot_path(name), self._snapshots.text(name), SnapshotSummary.from_json
         )
-        return kept or self._direct.snapshot(name)
+        return cached or self._direct.snapshot(name)
 
     def refresh(self) -> None:
         """Write those that are missing or no longer right; take away those of what is gone.
@@ -198,17 +198,17 @@ class HourSizes:
 
     def all(self) -> dict[str, tuple[int, int]]:
         """By hour. Raises OSError."""
-        kept, over = self._load(), frozenset(self._past_hours())
+        cached, over = self._load(), frozenset(self._past_hours())
         hours = sorted({*self._storage.names("windows"), *self._storage.names("parts")})
         return {
-            hour: (kept.get(hour) if hour in over else None) or self._look(hour) for hour in hours
+            hour: (cached.get(hour) if hour in over else None) or self._look(hour) for hour in hours
         }
 
     def refresh(self) -> None:
         """Write down those that are over. Raises OSError."""
-        kept, over = self._load(), self._past_hours()
-        found = {hour: kept.get(hour) or self._look(hour) for hour in over}
-        if found != kept:
+        cached, over = self._load(), self._past_hours()
+        found = {hour: cached.get(hour) or self._look(hour) for hour in over}
+        if found != cached:
             hours = {hour: list(sizes) for hour, sizes in found.items()}
             self._storage.replace(_HOURS, encode_checksummed({"format": _FORMAT, "hours": hours}))
 

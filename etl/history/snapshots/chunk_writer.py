@@ -48,8 +48,10 @@ def write_snapshot_chunk(source: RowSource, storage: Storage, order: Mapping[str
 
 def parse_written(texts: Sequence[str]) -> WrittenFiles:
     """Parse what `write_snapshot_chunk` returned for several chunks."""
-    said = [json.loads(text) for text in texts]
-    return {one["number"]: [SnapshotFile.from_json(file) for file in one["files"]] for one in said}
+    answers = [json.loads(text) for text in texts]
+    return {
+        one["number"]: [SnapshotFile.from_json(file) for file in one["files"]] for one in answers
+    }
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,36 +70,36 @@ class PipelineContext:
         """Return an empty scope: making a snapshot writes to no table."""
         return WriteScope(downstream_name(self.settings.target), ())
 
-    def plan(self, wish: SnapshotRequest) -> SnapshotPlan:
+    def plan(self, request: SnapshotRequest) -> SnapshotPlan:
         """Return what is to be done. Nothing is written."""
-        if wish.source == DOWNSTREAM:
+        if request.source == DOWNSTREAM:
             return self.downstream_plan()
-        if wish.source == ARCHIVE:
+        if request.source == ARCHIVE:
             return self.roll_forward_plan()
-        source = self._source(wish)
+        source = self._source(request)
         definitions = self.cluster.definitions(source.position)
-        older, unchanged = self.unchanged(definitions, full=wish.full)
+        older, unchanged = self.unchanged(definitions, full=request.full)
         name = snapshot_id(source.position, secrets.token_hex(6))
         plan = plan_of_source(name, source, definitions, self.cluster.pd.cluster_id, unchanged)
         return replace(plan, older=older, notes=(*plan.notes, *self._archive_gap_problems(plan.ts)))
 
-    def chosen(self, wish: SnapshotRequest) -> SnapshotRequest:
+    def chosen(self, request: SnapshotRequest) -> SnapshotRequest:
         """Resolve AUTO to a possible source.
 
         First the downstream, which costs TiDB nothing, then TiDB, then an older snapshot.
         """
-        if wish.source != AUTO:
-            return wish
+        if request.source != AUTO:
+            return request
         try:
             problems = list(self.downstream_plan().problems)
         except SnapshotError as error:
             problems = [str(error)]
         if not problems:
-            return replace(wish, source=DOWNSTREAM)
+            return replace(request, source=DOWNSTREAM)
         if self.settings.upstream.sql_host:
-            return replace(wish, source=TIDB)
+            return replace(request, source=TIDB)
         if self.snapshots.latest(2**63 - 1) is not None:
-            return replace(wish, source=ARCHIVE)
+            return replace(request, source=ARCHIVE)
         raise SnapshotError(
             abbreviate_problems(problems), hint="set TiDB's SQL address: [upstream] sql-host"
         )
@@ -223,8 +223,8 @@ class PipelineContext:
         )
         return reached, self.changed_by_ddl(ts, reached)
 
-    def _source(self, wish: SnapshotRequest) -> RowSource:
-        if wish.source == TIDB:
+    def _source(self, request: SnapshotRequest) -> RowSource:
+        if request.source == TIDB:
             address = TidbAddress.from_settings(self.settings.upstream)
             last, now = self.relay.last(), self.cluster.pd.tso()
             if (
@@ -233,7 +233,7 @@ class PipelineContext:
             ):
                 return TidbSql(address, last.hi)
             return TidbSql.now(address)
-        return DumplingFolder.open(wish.source, wish.options)
+        return DumplingFolder.open(request.source, request.options)
 
     def _archive_gap_problems(self, ts: int) -> list[str]:
         first = self.archive.first() or self.relay.first()

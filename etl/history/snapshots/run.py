@@ -76,22 +76,22 @@ _MAX_ATTEMPTS = 5
 """How often the downstream is read again after a DDL has changed what was to be read."""
 
 
-def plan_snapshot(settings: Settings, wish: SnapshotRequest) -> SnapshotPlan:
+def plan_snapshot(settings: Settings, request: SnapshotRequest) -> SnapshotPlan:
     """Return what making a snapshot would do, with what prevents it in `problems`.
 
     Writes nothing. Raises as `PipelineContext`.
     """
     with PipelineContext.open(settings) as place:
-        return place.plan(place.chosen(wish))
+        return place.plan(place.chosen(request))
 
 
-def create_snapshot(settings: Settings, wish: SnapshotRequest, by: str) -> Job:
+def create_snapshot(settings: Settings, request: SnapshotRequest, by: str) -> Job:
     """Create the job that makes a snapshot; `by`: the requester.
 
     Raises as `plan_snapshot`, SnapshotError for what prevents it.
     """
     with PipelineContext.open(settings) as place:
-        chosen = place.chosen(wish)
+        chosen = place.chosen(request)
         plan = place.plan(chosen)
         if plan.problems:
             raise SnapshotError(abbreviate_problems(plan.problems))
@@ -109,9 +109,9 @@ def run_snapshot(
     """
     with PipelineContext.open(settings) as place:
         job = place.jobs.get(job_id)
-        wish, plan = _request_of(job)
+        request, plan = _request_of(job)
         with job.run(runner) as run:
-            return _SnapshotJob(place, job, run, plan).made(wish, make)
+            return _SnapshotJob(place, job, run, plan).made(request, make)
 
 
 def cancel_snapshot(settings: Settings, job_id: str, runner: Runner) -> SnapshotJobSummary:
@@ -148,12 +148,12 @@ class _SnapshotJob:
         self._storage = place.archive.storage
         self._began = time.monotonic()
 
-    def made(self, wish: SnapshotRequest, make: MakeFiles | None) -> SnapshotJobSummary:
+    def made(self, request: SnapshotRequest, make: MakeFiles | None) -> SnapshotJobSummary:
         """Make it, or do as was ordered."""
         try:
             snapshot = (
-                self._from_downstream(wish)
-                if wish.source == DOWNSTREAM
+                self._from_downstream(request)
+                if request.source == DOWNSTREAM
                 else self._from_source(make)
             )
         except StopRequested:
@@ -252,26 +252,26 @@ class _SnapshotJob:
 
     # From the downstream
 
-    def _from_downstream(self, wish: SnapshotRequest) -> ArchiveSnapshot:
+    def _from_downstream(self, request: SnapshotRequest) -> ArchiveSnapshot:
         for attempt in range(_MAX_ATTEMPTS):
             _remove_unfinished(self._context, self._job.id)
             self._set_activity("waiting for a checkpoint to read at")
             try:
-                return self._read_downstream(wish)
+                return self._read_downstream(request)
             except TableChanged as error:
                 if attempt == _MAX_ATTEMPTS - 1:
                     raise
                 log.warning("the downstream is read again: %s", error)
         raise AssertionError("unreachable")
 
-    def _read_downstream(self, wish: SnapshotRequest) -> ArchiveSnapshot:
+    def _read_downstream(self, request: SnapshotRequest) -> ArchiveSnapshot:
         settings, place = self._context.settings, self._context
         sessions = settings.apply.worker_count
         cluster_id = place.cluster.pd.cluster_id
         with ConsistentReader.open(settings.downstream, cluster_id, sessions) as snapshot:
             ts = snapshot.checkpoint.commit_ts
             definitions = place.cluster.definitions(ts).of_users()
-            older, unchanged = place.unchanged(definitions, full=wish.full)
+            older, unchanged = place.unchanged(definitions, full=request.full)
             session = MySQLSession(settings.downstream)
             session.connect()
             try:

@@ -190,7 +190,7 @@ class _TableCheck:
     ) -> Iterator[Conflict]:
         """Yield rows whose place in a unique key another row has."""
         columns = {column.name: column for column in self._sql.writable}
-        told: set[int] = set()
+        shown: set[int] = set()
         for key in keys:
             if not key or key == (ROWID_NAME,) or not set(key) <= columns.keys():
                 continue
@@ -200,10 +200,10 @@ class _TableCheck:
             looked = [
                 _Condition(sql + ours.get(_folded(sql), b""), 0, row)
                 for sql, row in zip(wanted, rows.tolist(), strict=True)
-                if sql is not None and row not in told
+                if sql is not None and row not in shown
             ]
             for wrong in self._wrong(looked):
-                told.add(wrong.row)
+                shown.add(wrong.row)
                 yield self._conflict(images, wrong.row, KEY_TAKEN)
 
     def _rows_to_delete(self, key: Sequence[Column]) -> dict[bytes, bytes]:

@@ -197,9 +197,9 @@ def _apply_ddl(ddl: DdlJob, now: dict[int, Table], commit_ts: int) -> None:
                 f" its rows since: {statement}",
                 hint=restore_hint(commit_ts, before.full_name),
             )
-        kept = {column.id: _meaning(column) for column in after.columns if column.public}
+        meanings = {column.id: _meaning(column) for column in after.columns if column.public}
         for column in before.columns:
-            if column.public and kept.get(column.id) != _meaning(column):
+            if column.public and meanings.get(column.id) != _meaning(column):
                 raise UndoError(
                     f"{before.full_name}: DDL at commit_ts {tso.text(ddl.commit_ts)} removed or"
                     f" changed its column {column.name} since: {statement}",

@@ -18,8 +18,7 @@ from prometheus_client import (
 from prometheus_client.core import GaugeMetricFamily, Metric
 
 from sluice.etl.cached_value import SourcePoller
-from sluice.etl.operate.metrics import drainer_metrics as originals
-from sluice.etl.operate.metrics import sluice_metrics as own
+from sluice.etl.operate.metrics import drainer_metrics, sluice_metrics
 from sluice.etl.operate.metrics.family import histogram, metric
 from sluice.etl.operate.metrics.pipeline_sample import PipelineSample, sample
 from sluice.etl.settings.pipelines import NamedPipeline
@@ -124,8 +123,8 @@ class PipelineCollector:
         now_ms, ended = time.time_ns() // 1_000_000, time.monotonic()
         ages = {name: max(0, now_ms - at_ms) for name, at_ms in answers.updated_ms.items()}
         seen = {
-            name: said
-            for name, said in sorted(answers.values.items())
+            name: value
+            for name, value in sorted(answers.values.items())
             if ages[name] <= _MAX_SAMPLE_AGE_MS
         }
         silent = frozenset(answers.errors)
@@ -144,8 +143,8 @@ def _by_pipeline(name: str, text: str, samples: Mapping[str, float]) -> Metric:
 
 def families(seen: Mapping[str, PipelineSample]) -> Iterator[Metric]:
     """Yield the metrics of pipelines, which are given by name."""
-    for family in (*originals.COUNTED, *own.COUNTED):
+    for family in (*drainer_metrics.COUNTED, *sluice_metrics.COUNTED):
         yield metric(family, seen)
-    for timed in (*originals.TIMED, *own.TIMED):
+    for timed in (*drainer_metrics.TIMED, *sluice_metrics.TIMED):
         yield histogram(timed, seen)
-    yield originals.read_sizes(seen)
+    yield drainer_metrics.read_sizes(seen)

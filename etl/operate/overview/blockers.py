@@ -55,9 +55,9 @@ def _unresponsive_blockers(seen: Overview) -> Iterator[str]:
         "relay": "the relay log",
         "downstream": "the downstream",
     }
-    for name, said in seen.errors.items():
+    for name, error in seen.errors.items():
         if name in who:
-            yield f"{who[name]} doesn't answer{_since(seen, name)}: {said}"
+            yield f"{who[name]} doesn't answer{_since(seen, name)}: {error}"
 
 
 def _since(seen: Overview, name: str) -> str:

@@ -94,22 +94,22 @@ class _Inputs:
 
     @classmethod
     def from_results(cls, answers: PollResults) -> _Inputs:
-        now, said = time.time_ns() // 1_000_000, answers.values
-        upstream_ms = now + said.get("clock", 0.0)
-        relay: RelayEnds | None = said.get("relay")
+        now, values = time.time_ns() // 1_000_000, answers.values
+        upstream_ms = now + values.get("clock", 0.0)
+        relay: RelayEnds | None = values.get("relay")
         return cls(
             frozenset(answers.unknown),
             now,
             upstream_ms,
-            tuple(_pump_part(pump, upstream_ms) for pump in said.get("upstream", ())),
+            tuple(_pump_part(pump, upstream_ms) for pump in values.get("upstream", ())),
             relay.first if relay is not None else None,
             relay.last if relay is not None else None,
             relay.stopped if relay is not None else None,
-            said.get("downstream"),
-            said.get("orders", {}),
-            said.get("measures", CounterTotals()),
-            said.get("verified", {}),
-            said.get("archive"),
+            values.get("downstream"),
+            values.get("orders", {}),
+            values.get("measures", CounterTotals()),
+            values.get("verified", {}),
+            values.get("archive"),
         )
 
     def applied_ts(self) -> int:

@@ -74,8 +74,8 @@ def known_checkpoint(settings: Settings, patience_s: float) -> KnownCheckpoint:
         at_ts = checkpoint.commit_ts if checkpoint is not None else 0
     if "downstream" not in answers.unknown:
         return KnownCheckpoint(at_ts)
-    said = answers.errors.get("relay") or answers.errors.get("downstream")
-    return KnownCheckpoint(at_ts, said or "the downstream was asked and has not answered yet")
+    error = answers.errors.get("relay") or answers.errors.get("downstream")
+    return KnownCheckpoint(at_ts, error or "the downstream was asked and has not answered yet")
 
 
 def _questions(
@@ -117,5 +117,6 @@ class RelayEnds:
 
     @classmethod
     def load(cls, settings: Settings) -> RelayEnds:
+        """Read the ends of the relay log. Raises relay errors, OSError."""
         log = settings.open_relay()
         return cls(log, log.first(), log.last(), log.stopped())

@@ -30,7 +30,7 @@ from sluice.etl.restore import (
     run_restore,
     scratch_schema_name,
 )
-from sluice.etl.restore import create_or_resume as ask_for_restore
+from sluice.etl.restore import create_or_resume as create_restore
 from sluice.etl.restore.drill.pick_tables import INTO, TableChoice, pick_tables
 from sluice.etl.restore.errors import DrillError, DrillFailedError
 from sluice.etl.settings import Settings
@@ -126,7 +126,7 @@ def _first_asked_ms(settings: Settings, now: int) -> int:
     return int(json.loads(storage.read(_FIRST_ASKED_FILE))["asked_ms"])
 
 
-def create_or_resume(settings: Settings, wish: RestoreTestRequest, by: str) -> Job:
+def create_or_resume(settings: Settings, request: RestoreTestRequest, by: str) -> Job:
     """Return the unfinished drill, else a new one.
 
     What one that failed has left is removed first. Raises DrillError, and as `cancel_drill`.
@@ -143,7 +143,7 @@ def create_or_resume(settings: Settings, wish: RestoreTestRequest, by: str) -> J
         if job.spec.kind == KIND:
             cancel_drill(settings, job, Runner(by))
     return jobs.create(
-        KIND, asdict(wish), WriteScope(downstream_name(settings.target), (INTO,)), by
+        KIND, asdict(request), WriteScope(downstream_name(settings.target), (INTO,)), by
     )
 
 
@@ -191,14 +191,14 @@ def cancel_drill(settings: Settings, job: Job, runner: Runner) -> DrillSummary:
 
 
 def _saved_choice(settings: Settings, job: Job) -> TableChoice:
-    kept = job.plan()
-    if kept is None:
-        wish = RestoreTestRequest(**job.spec.asked)
+    plan = job.plan()
+    if plan is None:
+        request = RestoreTestRequest(**job.spec.asked)
         choice = pick_tables(
-            settings, wish.ts, wish.tables, wish.max_bytes, random.Random(job.spec.token)
+            settings, request.ts, request.tables, request.max_bytes, random.Random(job.spec.token)
         )
-        kept = job.save_plan(choice.to_json())
-    return TableChoice.from_json(kept)
+        plan = job.save_plan(choice.to_json())
+    return TableChoice.from_json(plan)
 
 
 def _restore(settings: Settings, job: Job, choice: TableChoice) -> Job:
@@ -210,7 +210,7 @@ def _restore(settings: Settings, job: Job, choice: TableChoice) -> Job:
     known = _known_restore(settings, job)
     if known is not None:
         return known
-    restore = ask_for_restore(
+    restore = create_restore(
         settings,
         RestoreRequest(choice.ts, tuple(map(exactly, choice.tables)), INTO),
         f"the drill {job.id}",
@@ -314,15 +314,15 @@ def _summary(job: Job, choice: TableChoice, done: RestoreSummary) -> DrillSummar
 
 
 def _failed(job: Job, choice: TableChoice, error: Exception) -> SluiceError:
-    told = ours(error)
+    failure = ours(error)
     return DrillFailedError(
         f"the drill {job.id}: {', '.join(choice.tables)} as of {tso.text(choice.ts)} can't be"
-        f" restored: {told}",
+        f" restored: {failure}",
         hint=(
-            f"{told.hint}; then `sluice jobs resume {job.id}` goes on with it, or `sluice drill`"
+            f"{failure.hint}; then `sluice jobs resume {job.id}` goes on with it, or `sluice drill`"
             " begins another"
         ),
-        transient=told.transient,
+        transient=failure.transient,
     )
 
 

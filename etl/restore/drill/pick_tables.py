@@ -76,10 +76,10 @@ def _sizes(settings: Settings, ts: int) -> dict[str, int]:
     """
     snapshot = SnapshotStore(Archive.open(settings.archive_url).storage).latest(ts)
     rows = _by_id(snapshot) if snapshot is not None else {}
-    had = tables_restorable_at(settings, snapshot, ts)
+    restorable = tables_restorable_at(settings, snapshot, ts)
     return {
         name: rows.get(table_id, 0)
-        for table_id, name in had.items()
+        for table_id, name in restorable.items()
         if _fits(name) and (snapshot is None or table_id in rows)
     }
 

@@ -85,19 +85,19 @@ def target_problems(
     """
     target = own.downstream
     with open_session(target) as session:
-        told = []
+        problems = []
         if pipeline.downstream.type == "mysql" and is_same_server(session, pipeline.downstream):
-            told += _same_server_problems(pipeline, own, found)
+            problems += _same_server_problems(pipeline, own, found)
         checkpoint = _checkpoint(session, target, found.cluster_id)
         lock = CheckpointTable.from_settings(session, target, found.cluster_id).writer_lock()
         if (holder := lock.holder(session)) is not None:
-            told.append(
+            problems.append(
                 f"another process replicates to {session.address} in connection {holder[0]}: stop"
                 " that pipeline, or the job"
             )
         if checkpoint is not None and (problem := why_not_at(checkpoint, since)):
-            told.append(f"{session.address}: {problem}")
-        return told + [
+            problems.append(f"{session.address}: {problem}")
+        return problems + [
             problem
             for table in found.begun.values()
             if (problem := _why_table_differs(session, own, table, since))
@@ -127,24 +127,24 @@ def _checkpoint(session: MySQLSession, target: Downstream, cluster_id: int) -> C
 
 def _same_server_problems(pipeline: Settings, own: Settings, found: ReplayWindows) -> list[str]:
     """On the pipeline's own server: what both would write to."""
-    told = []
+    problems = []
     places = [
         (folded(s.downstream.checkpoint_schema), folded(s.downstream.checkpoint_table))
         for s in (pipeline, own)
     ]
     if places[0] == places[1]:
-        told.append(
+        problems.append(
             "this is the server that the pipeline replicates to: give the job a checkpoint of its"
             " own, [downstream] checkpoint-table"
         )
     shared = _databases(pipeline, found) & _databases(own, found)
     if shared:
-        told.append(
+        problems.append(
             "this is the server that the pipeline replicates to, and both would write to the"
             f" databases {', '.join(sorted(shared))}: send the job's tables to others with"
             " [[route]], or to another server"
         )
-    return told
+    return problems
 
 
 def _databases(settings: Settings, found: ReplayWindows) -> set[str]:

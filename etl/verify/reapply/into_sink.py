@@ -177,16 +177,16 @@ class ReplayIntoSink:
     def _count(self, at: int) -> None:
         """Record how much there is to do, and what of it lies before `at`."""
         request = self._request
-        kept = self._job.plan()
+        plan = self._job.plan()
         left = (
             window_range.inspect_range(self._relay, at, request.until, self._own.filters)
             if at < request.until
             else None
         )
         windows, size = (left.windows, left.bytes) if left else (0, 0)
-        kept = kept or self._job.save_plan({"windows": windows, "bytes": size})
-        before = JobCounts(0, max(0, kept["bytes"] - size), max(0, kept["windows"] - windows))
-        self._base = TableProgress(before, kept["bytes"], kept["windows"])
+        plan = plan or self._job.save_plan({"windows": windows, "bytes": size})
+        before = JobCounts(0, max(0, plan["bytes"] - size), max(0, plan["windows"] - windows))
+        self._base = TableProgress(before, plan["bytes"], plan["windows"])
         self._run.set_totals({PROGRESS_NAME: self._base})
 
     def _on_batch(self, report: BatchReport, size: int) -> None:

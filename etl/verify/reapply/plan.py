@@ -82,9 +82,9 @@ def make_replay_plan(settings: Settings, request: ReplayRequest) -> ReplayPlan:
 
 
 def _plan(
-    request: ReplayRequest, to: str, found: ReplayWindows, said: tuple[list[str], list[str]]
+    request: ReplayRequest, to: str, found: ReplayWindows, findings: tuple[list[str], list[str]]
 ) -> ReplayPlan:
-    notes, problems = said
+    notes, problems = findings
     ddls = tuple(
         f"{tso.text(ddl.commit_ts)}: {' '.join(ddl.query.split())[:200]}" for ddl in found.ddls
     )

@@ -64,14 +64,14 @@ def repair_problems(settings: Settings, request: ReplayRequest, found: ReplayWin
             " --to"
         ]
     relay = settings.open_relay()
-    told = [
+    problems = [
         problem
         for table in found.tables.values()
         if (problem := _why_not_repairable(settings, table))
     ]
     control = relay.control()
     if control.land_paused or control.apply_paused or control.apply_until_ts is not None:
-        told.append(
+        problems.append(
             "the pipeline is paused, or is to stop at a time; rows are written while it runs:"
             " `sluice resume`"
         )
@@ -80,8 +80,8 @@ def repair_problems(settings: Settings, request: ReplayRequest, found: ReplayWin
             relay, _without_rows, request.settings(settings).filters, request.since, request.until
         ).collect()
     except (ReplayRangeError, RelayError) as error:
-        told.append(str(error))
-    return told
+        problems.append(str(error))
+    return problems
 
 
 def repair_notes(settings: Settings) -> list[str]:

@@ -79,14 +79,14 @@ def cancel_reapply(settings: Settings, job: Job, runner: Runner) -> str:
     consumers = Consumers(relay)
     to = downstream_name(ReplayRequest.from_json(job.spec.asked).settings(settings).target)
     with job.run(runner) as run:
-        said = f"what was written to {to} stays there"
+        message = f"what was written to {to} stays there"
         for repair in relay.aligned_chunks.repairs():
             if repair.job == job.id:
                 relay.aligned_chunks.mended(repair.name)
-        run.end(CANCELLED, message=said)
+        run.end(CANCELLED, message=message)
         consumers.forget(consumer_of(job.id))
     first = relay.first()
     if first is not None and ReplayRequest.from_json(job.spec.asked).is_repair:
         with closing(BackfillDownstream(settings, first.cluster_id)) as downstream:
             remove_orphans(relay, downstream)
-    return said
+    return message

@@ -13,7 +13,7 @@ from sluice.etl.downstream.sinks import DrainerTakeover, Sink, open_sink
 from sluice.etl.downstream.sinks import file as file_sink
 from sluice.etl.downstream.sinks import kafka as kafka_sink
 from sluice.etl.settings import Downstream, File, Kafka, Settings
-from sluice.etl.verify.reapply import _target_checks as _other_database
+from sluice.etl.verify.reapply import _target_checks
 from sluice.etl.verify.reapply.window_range import ReplayWindows
 
 
@@ -37,7 +37,7 @@ class ReplayTarget:
         """
         target = self._own.target
         if isinstance(target, Downstream):
-            return _other_database.checkpoint_of_job(target, self._cluster_id, job)
+            return _target_checks.checkpoint_of_job(target, self._cluster_id, job)
         try:
             found = _savepoint(target, self._cluster_id, job).load()
         except CheckpointError:
@@ -51,9 +51,7 @@ class ReplayTarget:
         """
         match self._own.target:
             case Downstream():
-                return _other_database.target_problems(
-                    self._pipeline, self._own, found, self._since
-                )
+                return _target_checks.target_problems(self._pipeline, self._own, found, self._since)
             case File() as folder:
                 return [
                     *self._same_folder(folder),
@@ -71,8 +69,8 @@ class ReplayTarget:
         """Return what to know before it begins."""
         if not isinstance(self._own.target, Downstream):
             return []
-        said = _other_database.target_note(self._own, self._cluster_id, self._since)
-        return [said] if said else []
+        note = _target_checks.target_note(self._own, self._cluster_id, self._since)
+        return [note] if note else []
 
     def open(self, job: str) -> Sink:
         """Open the sink for this job alone.
@@ -82,7 +80,7 @@ class ReplayTarget:
         target = self._own.target
         sink = open_sink(self._own, self._cluster_id, job)
         if isinstance(sink, DrainerTakeover):
-            sink.set_guard(_other_database.JobCheckpointGuard(job, self._since))
+            sink.set_guard(_target_checks.JobCheckpointGuard(job, self._since))
         if not isinstance(target, Downstream) and self.begun(job) is None:
             savepoint = _savepoint(target, self._cluster_id, job)
             savepoint.path.parent.mkdir(parents=True, exist_ok=True)

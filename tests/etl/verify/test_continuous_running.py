@@ -68,8 +68,8 @@ class Watcher:
 
         def look() -> ContinuousSummary | None:
             self.work.once()
-            told = self.work.told()
-            return told if is_so(told) else None
+            now = self.work.current_summary()
+            return now if is_so(now) else None
 
         found: ContinuousSummary = running.wait(look, "the verification saw it")
         return found
@@ -99,25 +99,25 @@ def test_wrong_rows_without_changes_are_found_by_the_round_reported_once_and_kno
     running.downstream(f"INSERT INTO {NAME} VALUES (-5, 1, 'surplus')")
     with watching(running) as first:
         first.hurry()
-        found = first.until(lambda told: told.open_rows == 3, running)
+        found = first.until(lambda now: now.open_rows == 3, running)
         assert sorted((one.kind, one.key["id"]) for one in found.differences) == [
             ("changed", 100), ("extra", -5), ("missing", 200),
         ]  # fmt: skip
         first.work.note(1.0)
     assert known(running) == 3
     with watching(running) as second:  # another process knows it, and looks again after a while
-        again = second.until(lambda told: told.looked_at_again == 1, running)
+        again = second.until(lambda now: now.looked_at_again == 1, running)
         assert (again.open_rows, again.differences) == (3, [])
         running.backfill(NAME)
         second.now_ms += 3_600_000
-        second.until(lambda told: not told.open_rows, running)
+        second.until(lambda now: not now.open_rows, running)
         second.work.note(1.0)
     assert known(running) == 0
 
 
 def test_a_row_that_was_changed_is_compared_again_without_the_round(running: Pipeline) -> None:
     with watching(running) as watcher:
-        watcher.until(lambda told: watcher.work.is_idle(), running)
+        watcher.until(lambda now: watcher.work.is_idle(), running)
         ((newest,),) = running.downstream(f"SELECT MAX(id) FROM {NAME}")
         running.traffic(updates=0)
         running.wait(
@@ -127,7 +127,7 @@ def test_a_row_that_was_changed_is_compared_again_without_the_round(running: Pip
         running.control.stop()
         running.caught_up()
         running.downstream(f"UPDATE {NAME} SET k = k + 1 WHERE id = {newest + 3}")
-        found = watcher.until(lambda told: told.open_rows, running)
+        found = watcher.until(lambda now: now.open_rows, running)
         assert [one.key["id"] for one in found.differences] == [newest + 3]
         assert found.keys >= 20
     running.backfill(NAME)
@@ -139,8 +139,8 @@ def test_nothing_is_reported_while_rows_and_columns_change_all_the_time(running:
         for number in range(4):
             running.control.add_column(DATABASE, "load_1", f"c{number}")
             watcher.hurry()
-            read = watcher.work.told().rows
-            found = watcher.until(lambda told, read=read: told.rows >= read + 3000, running)  # type: ignore[misc]
+            read = watcher.work.current_summary().rows
+            found = watcher.until(lambda now, read=read: now.rows >= read + 3000, running)  # type: ignore[misc]
             assert found.differences == [] and found.open_rows == 0, found
     running.control.stop()
 
@@ -161,7 +161,7 @@ def test_since_when_nothing_can_be_read_is_noted_until_rows_are_compared_again(
     assert stalled.stalled_ms and ":1" in stalled.why
     with watching(running) as watcher:
         watcher.hurry()
-        watcher.until(lambda told: told.rows >= 1000, running)
+        watcher.until(lambda now: now.rows >= 1000, running)
     again = notes.look()
     assert (again.stalled_ms, again.why) == (0, "") and again.rows >= stalled.rows
 
@@ -174,7 +174,7 @@ def test_what_is_known_of_a_table_that_the_upstream_has_no_longer_is_forgotten(
     notes.note(VerifiedRun("verify-1", 1, 1, 1.0, "upstream", (gone,)))
     with watching(running) as watcher:
         watcher.hurry()
-        watcher.until(lambda told: told.rows, running)
+        watcher.until(lambda now: now.rows, running)
         watcher.work.note(1.0)
     assert NAME in notes.last() and gone.name not in notes.last()
     notes.note(VerifiedRun("verify-1", 1, 2, 1.0, "upstream", (gone,)))
@@ -191,11 +191,11 @@ def test_a_table_that_a_job_is_bringing_rows_of_is_left_alone(running: Pipeline)
         relay.aligned_chunks.begin_repair(TableRepair("job.1", "job", (tables[NAME],)))
         running.downstream(f"DELETE FROM {NAME} WHERE id = 400")
         watcher.hurry()
-        watcher.until(lambda told: watcher.work.is_idle(), running)
+        watcher.until(lambda now: watcher.work.is_idle(), running)
         assert not watcher.work.suspects()
         relay.aligned_chunks.mended("job.1")
         watcher.hurry()
-        found = watcher.until(lambda told: told.open_rows, running)
+        found = watcher.until(lambda now: now.open_rows, running)
         assert [one.key["id"] for one in found.differences] == [400]
     running.backfill(NAME)
 
