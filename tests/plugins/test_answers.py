@@ -10,11 +10,11 @@ import pytest
 
 from sluice.errors import RequestError
 from sluice.etl.settings.pipelines import NamedPipeline
-from sluice.plugins import security_headers
 from sluice.plugins.page_context import KINDS
-from sluice.plugins.pages import quality
 from sluice.plugins.pages.job_list import MAX_JOBS_SHOWN, job_document, jobs_document
+from sluice.plugins.pages.quality import _POLICY as DATA_DOCS_POLICY
 from sluice.plugins.response_cache import ResponseCache, StillComputing, answer
+from sluice.plugins.security_headers import _POLICY as PAGES_POLICY
 from sluice.relay import RelayLog
 from sluice.relay.audit import AuditLog
 from sluice.relay.jobs import CANCELLED, DONE, JobCounts, Jobs, Runner, TableProgress, WriteScope
@@ -34,7 +34,7 @@ CSP_DIRECTIVES = {
 """Content Security Policy Level 3; browsers pass over directives that they do not know."""
 
 
-@pytest.mark.parametrize("policy", [security_headers._POLICY, quality._POLICY])
+@pytest.mark.parametrize("policy", [PAGES_POLICY, DATA_DOCS_POLICY])
 def test_a_policy_has_only_directives_that_browsers_know_and_shuts_base_and_forms(policy: str):
     given = dict(directive.split(" ", 1) for directive in policy.split("; "))
     assert given.keys() <= CSP_DIRECTIVES
