@@ -89,8 +89,9 @@ def _capture_lines(found: Sequence[NodeStatus], settings: Settings) -> dict[str,
 def _line(node: NodeStatus) -> str:
     through = f"through {node.max_commit_ts}"
     heard = f"heard of at {tso.time_text(node.update_ts)}" if node.update_ts else "never heard of"
+    share = f", share {node.captured_share} of the tables" if node.captured_share else ""
     captures = (
-        f"  captures cluster {node.captured_cluster_id}"
+        f"  captures cluster {node.captured_cluster_id}{share}"
         if node.captured_cluster_id is not None
         else ""
     )

@@ -52,24 +52,29 @@ def _exit_code(status: dict[str, Any]) -> int:
     """Return 4 if replication needs an operator, 3 if it waits for a server or a pump.
 
     Landing waits for a pump that is away, so a paused pump counts. It waits for ever if an error
-    has ended each capture; of several that are replicas of each other one is enough. A difference
-    between them needs an operator.
+    has ended each capture of a share of the tables; of several that are replicas of each other one
+    is enough. A difference between them needs an operator.
     """
     failed = [
         failure for failure in status.get("failures") or () if failure["what"] not in _AFTERWARDS
     ]
     pumps = status.get("pumps") or ()
     captures = [pump["capture"] for pump in pumps if pump.get("capture")]
-    ended = [capture for capture in captures if capture.get("failure")]
+    ended = [pump for pump in pumps if pump.get("capture") and pump["capture"].get("failure")]
+    running = {
+        pump["captured_share"] for pump in pumps if pump.get("capture") and pump not in ended
+    }
     differ = [each for capture in captures for each in capture.get("replicas", {}).values() if each]
-    is_over = bool(ended) and len(ended) == len(captures)
+    is_over = any(pump["captured_share"] not in running for pump in ended)
     if status.get("stopped") or failed or status.get("blocked") or is_over or differ:
         return SluiceError.exit_code
-    has_replica = any(pump["captured_cluster_id"] and pump["state"] == "online" for pump in pumps)
+    captured = [pump for pump in pumps if pump["captured_cluster_id"]]
+    replicated = {pump["captured_share"] for pump in captured if pump["state"] == "online"}
     away = [
         pump
         for pump in pumps
-        if pump["state"] == "paused" and not (pump["captured_cluster_id"] and has_replica)
+        if pump["state"] == "paused"
+        and not (pump in captured and pump["captured_share"] in replicated)
     ]
     return _PASSES if status.get("errors") or away or ended else 0
 

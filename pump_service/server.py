@@ -38,7 +38,9 @@ from sluice.pump_service.cluster import (
     ReplicaCheck,
     ServiceSafePoint,
     TiKVResolver,
+    capture_labels,
     check_cluster,
+    check_share,
     node_id,
 )
 from sluice.pump_service.config import Config, split_addr
@@ -56,8 +58,9 @@ from sluice.pump_service.metrics import PumpMetrics
 from sluice.pump_service.store import Store, failpoints
 from sluice.pump_service.store.errors import StoreError
 from sluice.tidb import pb
-from sluice.tidb.etcd import EtcdClient, Registry, tidb_servers
+from sluice.tidb.etcd import SHARE_LABEL, EtcdClient, NodeStatus, Registry, tidb_servers
 from sluice.tidb.pd import PDClient, PDError
+from sluice.tidb.table_shares import Share
 from sluice.tidb.tikv import TiKVClient, TiKVError
 
 _log = logging.getLogger(__name__)
@@ -169,7 +172,11 @@ class PumpServer:
         return None if self._capture is None else asdict(self._captured_figures(self._capture))
 
     def _captured_figures(self, capture: Capture) -> CaptureStatus:
-        return replace(capture.status(), replicas=self._replicas.differences())
+        return replace(
+            capture.status(),
+            replicas=self._replicas.differences(),
+            share=self._node.status().captured_share,
+        )
 
     def fresh_ts(self) -> int:
         """Return a TSO from PD."""
@@ -236,6 +243,9 @@ class PumpServer:
         # Closed before the store, so that a query to TiKV doesn't delay the store's close.
         self._closers.callback(tikv.close)
         check_cluster(data_dir, cluster_id)  # after open, which locked the directory
+        share = config.capture.share if is_captured else Share()
+        check_share(data_dir, share, is_empty=self._store.is_empty)
+        labels = capture_labels(cluster_id, share) if self._store.is_captured else {}
         self.metrics.watch_store(self._store)
         terms = AdmissionRules(cluster_id, self._state_for_writers, time_limit)
         ingest = BinlogIngest(terms, self._store, self.metrics, origins)
@@ -243,7 +253,13 @@ class PumpServer:
         windows = None
         if not failpoints.due("rpc.no_window"):  # tests: serve only what the original Pump serves
             windows = WindowCalls(
-                WindowService(cluster_id, self._store, time_limit, self._stopping)
+                WindowService(
+                    cluster_id,
+                    self._store,
+                    time_limit,
+                    self._stopping,
+                    labels.get(SHARE_LABEL, ""),
+                )
             )
         self._closers.callback(self._stopping.set)
         self._run_loop()
@@ -258,18 +274,21 @@ class PumpServer:
             lambda: self._store.max_commit_ts,
             heartbeat,
             tls,
-            cluster_id if self._store.is_captured else None,
+            labels,
         )
         self._maintenance = MaintenanceTasks(config, membership, self._store, ingest, self.metrics)
         capture: Capture | None = None
         if is_captured:
-            cluster = CaptureCluster(pd, tikv, tls)
+            cluster = CaptureCluster(pd, tikv, tls, share)
             capture = Capture(
                 cluster, self._begin_capture, data_dir / "capture", config.capture.memory
             )
             self._capture = capture
             self._replicas = ReplicaCheck(
-                self._store, (cluster_id, self._node.id), self._registry.pumps, tls
+                self._store,
+                NodeStatus(self._node.id, self._node.host, label=labels),
+                self._registry.pumps,
+                tls,
             )
             self.metrics.watch_capture(partial(self._captured_figures, capture))
         self._versions = ServiceSafePoint(
@@ -315,7 +334,10 @@ class PumpServer:
                 f"the store's first record was not indexed after {_FIRST_RECORD_TIMEOUT_S:.0f} s"
             )
         self._versions.claim(from_ts)
-        return from_ts, make_sink(self._store, self._pd, self._tikv, from_ts)
+        share = self.config.capture.share
+        return from_ts, make_sink(
+            self._store, self._pd, self._tikv, from_ts, is_shared=not share.is_whole
+        )
 
     def _advertised(self) -> str:
         """Return the address for others; its port is the bound one if the settings name none."""
@@ -422,8 +444,7 @@ class PumpServer:
             _log.warning("the claim on TiKV's history stays, others are unknown: %s", error)
             return False
         return any(
-            pump.state == ONLINE and pump.captured_cluster_id == self._pd.cluster_id
-            for pump in others
+            pump.state == ONLINE and pump.is_replica_of(self._node.status()) for pump in others
         )
 
     def _state_for_writers(self) -> str:

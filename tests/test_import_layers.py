@@ -183,6 +183,7 @@ TIDB = {
     "stored_rows": {"codec", "schema"},
     "table_cache": {"schema"},
     "table_name": set(),
+    "table_shares": {"codec", "schema"},
     "tikv": {"backoff", "codec", "pb", "pd", "rpc", "schema", "tso"},
     "time_zone": {"conversion", "ddl_job", "tso"},
     "tso": set(),

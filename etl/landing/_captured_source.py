@@ -1,19 +1,22 @@
 """Choose which of the pumps that capture a cluster landing reads.
 
-Each of them holds everything that the cluster committed behind its begin: they are replicas of each
-other, and one is enough. A window comes from one of them as a whole. One that began above what is
+Each of them holds everything that the cluster committed behind its begin, in its share of the
+tables. Pumps of one share are replicas of each other, and one is enough. A window comes from one
+pump for each share of the same count: two counts are never mixed. A pump that began above what is
 landed doesn't have what comes next, and answers so.
 """
 
 from __future__ import annotations
 
 import logging
+from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from sluice.errors import SluiceError
 from sluice.etl.landing._pump_errors import CommitsPurgedError, PumpUnavailableError
 from sluice.tidb import tso
+from sluice.tidb.table_shares import Share
 
 if TYPE_CHECKING:
     from sluice.etl.landing._pump_bounds import BoundsRequest
@@ -37,6 +40,74 @@ class CapturedAnswer(NamedTuple):
 
     pump: NodeStatus
     bounds: WindowBounds
+
+
+class CapturedShares:
+    """The pumps that are read, one for each share of the tables."""
+
+    def __init__(self) -> None:
+        self._sources: dict[Share, CapturedSource] = defaultdict(CapturedSource)
+        self._count = 0
+        """How many shares are read."""
+
+    def choose(
+        self,
+        pumps: Sequence[NodeStatus],
+        lo: int,
+        fresh_ts: int,
+        ask: Callable[[NodeStatus], BoundsRequest],
+    ) -> list[CapturedAnswer]:
+        """Return the pumps to read behind `lo` (TSO), which have all tables, with their bounds.
+
+        Parameters and errors are those of `CapturedSource.choose`. Where pumps divide the tables by
+        several counts, another count is read only if it is ahead as another replica would have to
+        be.
+        """
+        by_share: dict[Share, list[NodeStatus]] = defaultdict(list)
+        for pump in pumps:
+            by_share[_share_of(pump)].append(pump)
+        found: dict[int, list[CapturedAnswer]] = {}
+        failures: list[SluiceError] = []
+        counts = {share.count for share in by_share}
+        for count in sorted(counts, key=lambda each: (each != self._count, each)):
+            answers: list[CapturedAnswer] = []
+            wrong: list[SluiceError] = []
+            for share in (Share(number, count) for number in range(1, count + 1)):
+                try:
+                    if share not in by_share:
+                        raise _share_missing(share)
+                    answers.append(self._sources[share].choose(by_share[share], lo, fresh_ts, ask))
+                except SluiceError as error:
+                    wrong.append(error)
+            failures += wrong
+            if not wrong:
+                found[count] = answers
+                if count == self._count and _reach(answers) >= fresh_ts - STALLED_TSO:
+                    break
+        if not found:
+            raise _none_usable(lo, failures)
+        best = max(found, key=lambda count: _reach(found[count]))
+        current = self._count if self._count in found else best
+        if _reach(found[best]) - _reach(found[current]) > _AHEAD_TSO:
+            current = best
+        self._count = current
+        return found[current]
+
+
+def _share_of(pump: NodeStatus) -> Share:
+    return Share.parse(pump.captured_share) if pump.captured_share else Share()
+
+
+def _share_missing(share: Share) -> PumpUnavailableError:
+    return PumpUnavailableError(
+        f"no pump captures share {share} of the tables: every window waits for one",
+        hint=f'start a pump with `share = "{share}"` in [capture], and a start-ts at or below what'
+        " is landed",
+    )
+
+
+def _reach(answers: Sequence[CapturedAnswer]) -> int:
+    return min(answer.bounds.max_commit_ts for answer in answers)
 
 
 class CapturedSource:
@@ -73,9 +144,11 @@ class CapturedSource:
         pump = answer.pump
         if pump.node_id != former:
             log.info(
-                "reading captured changes pump=%s host=%s after_ts=%d former_pump=%s failure=%r",
+                "reading captured changes pump=%s host=%s share=%s after_ts=%d former_pump=%s"
+                " failure=%r",
                 pump.node_id,
                 pump.host,
+                pump.captured_share or "all",
                 lo,
                 former or "-",
                 str(leader) if isinstance(leader, SluiceError) else "",

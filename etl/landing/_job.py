@@ -8,11 +8,13 @@ client commits the window's record.
 
 from __future__ import annotations
 
+import base64
 import contextlib
+import itertools
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -22,6 +24,9 @@ from sluice.etl.landing.planner import WindowPlan
 from sluice.etl.spark.errors import SparkError
 from sluice.etl.spark.resilient_function import LOCAL_FALLBACK_BYTES, ResilientFunction
 from sluice.relay import Part
+
+if TYPE_CHECKING:
+    from sluice.tidb import NodeStatus
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +67,12 @@ class LandingJob:
         """Keep `function`: `LandRanges` in Spark's workers."""
         self._function = function
 
-    def warm_up(self, hosts: Sequence[str], ts: int, timeout_s: float) -> None:
+    def warm_up(self, pumps: Sequence[NodeStatus], ts: int, timeout_s: float) -> None:
         """Land nothing from these pumps, so that Python workers start and classes load.
 
         The first job takes seconds for that. Errors are ignored: the first real job raises them.
         """
-        ranges = tuple(PumpRange(host, ts, ts) for host in hosts)
+        ranges = tuple(PumpRange(pump.host, ts, ts, share=pump.captured_share) for pump in pumps)
         with contextlib.suppress(Exception):
             self.run(WindowPlan(ts, ts, ts, ranges, 0, 0, limited=False), "warm", timeout_s)
 
@@ -90,9 +95,10 @@ class LandingJob:
             return JobResult((), 0, (), {}, {}, {})
         is_small = alone and not plan.limited and plan.bytes <= LOCAL_FALLBACK_BYTES
         has_neighbours = not is_small and len({wanted.host for wanted in plan.ranges}) > 1
+        numbers = itertools.count()
         tasks = [
             {
-                "n": n,
+                "n": next(numbers),
                 "token": token,
                 "lo": plan.lo,
                 "hi": plan.hi,
@@ -102,8 +108,18 @@ class LandingJob:
                 "skips": [ts for ts in skips if wanted.lo < ts <= wanted.hi],
                 "is_small": is_small,
                 "has_neighbours": has_neighbours,
+                "share": wanted.share,
+                "others": [
+                    {
+                        "n": next(numbers),
+                        "host": other.host,
+                        "share": other.share,
+                        "window": base64.b64encode(other.window).decode(),
+                    }
+                    for other in wanted.others
+                ],
             }
-            for n, wanted in enumerate(plan.ranges)
+            for wanted in plan.ranges
         ]
         columns = [json.dumps(task) for task in tasks], [wanted.window for wanted in plan.ranges]
         batches = self._function(
@@ -114,9 +130,9 @@ class LandingJob:
             if "unreadable" in answer:
                 raise BinlogDecodeError(answer["unreadable"], hint=answer["hint"])
         found = sorted(answer["n"] for answer in answers)
-        if found != list(range(len(tasks))):
+        if found != list(range(count := next(numbers))):
             raise SparkError(
-                f"Spark answered for the ranges {found} of {len(tasks)} ranges in ({plan.lo},"
+                f"Spark answered for the ranges {found} of {count} ranges in ({plan.lo},"
                 f" {plan.hi}]",
                 transient=True,
             )

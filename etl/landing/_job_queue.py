@@ -122,8 +122,8 @@ class LandingJobs:
         self._function.connect(_CONNECT_TIMEOUT_S, check)
         if not self._is_warm:
             self._is_warm = True
-            hosts = [pump.host for pump in self._cluster.pumps_that_count()]
-            LandingJob(self._function).warm_up(hosts, lo, _WARM_UP_TIMEOUT_S)
+            pumps = self._cluster.pumps_that_count()
+            LandingJob(self._function).warm_up(pumps, lo, _WARM_UP_TIMEOUT_S)
 
     def submit(
         self, lo: int, token: str, skips: Callable[[], Collection[int]], *, empty_now: bool

@@ -57,11 +57,16 @@ class PumpBounds:
 
         `ts_is_checked`: see `PumpReader.request_bounds`.
         """
-        reader = self.readers.get(pump.host) if pump.host not in self.followers else None
+        reader = self._reader(pump) if pump.host not in self.followers else None
         limits = self._limits.max_transactions, self._limits.max_bytes
         asked = lo, fresh_ts, _BARRIER_TIMEOUT_MS, *limits, _MAX_INLINE_BYTES
         begun = reader.request_bounds(*asked, ts_is_checked=ts_is_checked) if reader else None
         return BoundsRequest(begun, lambda: self._threads.submit(self._bounds, pump, lo, fresh_ts))
+
+    def _reader(self, pump: NodeStatus) -> PumpReader | None:
+        """Return the connection to a pump; None if the address was one of another share."""
+        reader = self.readers.get(pump.host)
+        return reader if reader is not None and reader.share == pump.captured_share else None
 
     def _bounds(self, pump: NodeStatus, lo: int, fresh_ts: int) -> WindowBounds:
         from sluice.tidb import PumpReadError
@@ -113,10 +118,16 @@ class PumpBounds:
         """Return the bounds from a Sluice pump."""
         from sluice.tidb import PumpReader, PumpReadError
 
-        reader = self.readers.get(pump.host)
+        reader = self._reader(pump)
         if reader is None:
+            if (former := self.readers.pop(pump.host, None)) is not None:
+                former.close()
             reader = self.readers[pump.host] = PumpReader(
-                pump.host, self._cluster_id, tls=self._tls, timeout_s=_BOUNDS_TIMEOUT_S
+                pump.host,
+                self._cluster_id,
+                tls=self._tls,
+                timeout_s=_BOUNDS_TIMEOUT_S,
+                share=pump.captured_share,
             )
         try:
             limits = self._limits.max_transactions, self._limits.max_bytes

@@ -10,8 +10,8 @@ One of the pumps asks PD whether it has given the timestamp, so that one of a PD
 ends in an error. The others learn of it from the request, and needn't if they have nothing in the
 window: then they don't move their marks either.
 
-Pumps that capture the cluster from TiKV are replicas of each other, so one of them is asked instead
-(see `_captured_source`), and hi is the smaller of the timestamp and its hi.
+Of pumps that capture the cluster from TiKV one is asked for each share of the tables, since the
+others are its replicas (see `_captured_source`).
 
 The order matters. TiDB asks PD for a commit timestamp only after a pump has acknowledged the
 Prewrite, and a pump is in the registry before it takes writes: so a commit at or below the fresh
@@ -24,11 +24,11 @@ import itertools
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from sluice.errors import SluiceError
-from sluice.etl.landing._captured_source import STALLED_TSO, CapturedSource
+from sluice.etl.landing._captured_source import STALLED_TSO, CapturedShares
 from sluice.etl.landing._commit_notifier import CommitNotifier
 from sluice.etl.landing._counted_pumps import FAKE_BINLOG_INTERVAL, PumpMembership
 from sluice.etl.landing._late import LateCommitCheck
@@ -110,7 +110,7 @@ class WindowPlanner:
         self._tso = tso
         self._pumps = pumps
         self._asking = PumpBounds(cluster_id, limits, tls)
-        self._source = CapturedSource()
+        self._source = CapturedShares()
         self._switch_due = 0.0
         self._notifier = CommitNotifier(_COMMIT_WAIT_TIMEOUT_MS)
         self._notified = False
@@ -176,7 +176,7 @@ class WindowPlanner:
             answers = self._binlog_answers(registered, lo, fresh_ts, early, asked)
         if answers is None:
             return None
-        counting, bounds = zip(*answers)
+        bounds = [bound for _, bound in answers]
         slowest, bound = min(answers, key=lambda pair: pair[1].hi)
         hi = min(fresh_ts, bound.hi)
         slack = FAKE_BINLOG_INTERVAL if slowest.host in self._asking.followers else 0
@@ -195,12 +195,19 @@ class WindowPlanner:
             return None
         self._last_window = time.monotonic()
         self._notified = False
-        ranges = [
-            piece
-            for pump, bound in zip(counting, bounds)
+        size = sum(bound.bytes for bound in bounds)
+        cut = [
+            _split_range(
+                PumpRange(pump.host, lo, hi, bound.window, pump.captured_share),
+                size if is_captured else bound.bytes,
+            )
+            for pump, bound in answers
             if bound.transactions
-            for piece in _split_range(PumpRange(pump.host, lo, hi, bound.window), bound.bytes)
         ]
+        if is_captured:  # the shares of a transaction are joined, so all are cut alike
+            ranges = [replace(first, others=tuple(others)) for first, *others in zip(*cut)]
+        else:
+            ranges = list(itertools.chain.from_iterable(cut))
         limited = any(bound.hi < bound.max_commit_ts for bound in bounds)
         return WindowPlan(
             lo,
@@ -208,7 +215,7 @@ class WindowPlanner:
             fresh_ts,
             tuple(ranges),
             transactions,
-            sum(bound.bytes for bound in bounds),
+            size,
             limited,
         )
 
@@ -219,7 +226,7 @@ class WindowPlanner:
         fresh_ts: int,
         asked: Mapping[_PumpKey, BoundsRequest],
     ) -> list[tuple[NodeStatus, WindowBounds]] | None:
-        """Return the answer of the pump whose captured changes are read; None to read binlogs.
+        """Return the answers of the pumps whose captured changes are read; None to read binlogs.
 
         While there are pumps with binlogs, they are read until a capturing pump has what comes
         next and is near the present: a commit ts is the same in both. There is no way back, for
@@ -238,7 +245,7 @@ class WindowPlanner:
         ids = {pump.node_id for pump in captured}
         collect(question for (node_id, *_), question in asked.items() if node_id not in ids)
         try:
-            answer = self._source.choose(
+            answers = self._source.choose(
                 captured,
                 lo,
                 fresh_ts,
@@ -248,11 +255,12 @@ class WindowPlanner:
             if not is_only:
                 return None
             raise
-        if not is_only and answer.bounds.max_commit_ts < max(fresh_ts - STALLED_TSO, lo + 1):
+        reach = min(answer.bounds.max_commit_ts for answer in answers)
+        if not is_only and reach < max(fresh_ts - STALLED_TSO, lo + 1):
             return None
         self._counted_pumps.record(captured, are_captured=True)
-        self._counted = [answer.pump]
-        return [answer]
+        self._counted = [answer.pump for answer in answers]
+        return list(answers)
 
     def _is_landed(self, lo: int) -> bool:
         """Return whether no window of binlogs is under way in front of `lo` (TSO).
@@ -397,4 +405,6 @@ def _split_range(whole: PumpRange, size: int) -> list[PumpRange]:
     if count < 2 or whole.lo == 0:
         return [whole]
     edges = [whole.lo + (whole.hi - whole.lo) * i // count for i in range(count + 1)]
-    return [PumpRange(whole.host, lo, hi) for lo, hi in itertools.pairwise(edges) if lo < hi]
+    return [
+        replace(whole, lo=lo, hi=hi, window=b"") for lo, hi in itertools.pairwise(edges) if lo < hi
+    ]

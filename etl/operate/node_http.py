@@ -69,7 +69,8 @@ def capture_lines(capture: dict[str, Any], now_ms: int) -> list[str]:
     states = ", ".join(
         f"{count:,} {state}" for state, count in sorted(capture["regions"].items()) if count
     )
-    lines = [f"captures from TiKV, {known}; regions: {states or 'none yet'}"]
+    share = f" share {capture['share']} of the tables" if capture.get("share") else ""
+    lines = [f"captures{share} from TiKV, {known}; regions: {states or 'none yet'}"]
     if capture["failure"]:
         lines.append(f"FAILED: {capture['failure']}")
     elif capture["held_back_by"]:

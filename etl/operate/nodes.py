@@ -125,7 +125,7 @@ def forget(settings: Settings, kind: str, node_id: str, by: str = "") -> str:
 
 def _has_replica(node: NodeStatus, there: dict[str, NodeStatus]) -> bool:
     return any(
-        other.captured_cluster_id == node.captured_cluster_id and other.state != "offline"
+        other.is_replica_of(node) and other.state != "offline"
         for other in there.values()
         if other.node_id != node.node_id
     )

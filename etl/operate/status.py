@@ -170,9 +170,10 @@ def pumps_with_captures(upstream: Upstream) -> list[dict[str, Any]]:
 
 
 def registered_pumps(upstream: Upstream) -> list[dict[str, Any]]:
-    """Return the registry's pumps: node_id, host, state, max_commit_ts, captured_cluster_id.
+    """Return the registry's pumps.
 
-    Raises EtcdError and RegistryError, after three seconds without an answer.
+    They have node_id, host, state, max_commit_ts, captured_cluster_id, captured_share. Raises
+    EtcdError and RegistryError, after three seconds without an answer.
     """
     from sluice.tidb import EtcdClient, Registry
 
@@ -185,6 +186,7 @@ def registered_pumps(upstream: Upstream) -> list[dict[str, Any]]:
             "state": pump.state,
             "max_commit_ts": pump.max_commit_ts,
             "captured_cluster_id": pump.captured_cluster_id,
+            "captured_share": pump.captured_share,
         }
         for pump in pumps
     ]

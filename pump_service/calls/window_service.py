@@ -49,6 +49,11 @@ _INLINE_BYTES = 1 << 20
 _MAX_LATE_COMMITS = 1000
 
 
+class _Request(Protocol):
+    cluster_id: int
+    share: str
+
+
 class CallRejected(Signal):
     """End a call with this gRPC status; the text is for the caller."""
 
@@ -74,9 +79,15 @@ class WindowService:
     """Handle Bounds, Await and Read messages. All handlers raise CallRejected."""
 
     def __init__(
-        self, cluster_id: int, store: Store, time_limit: FutureTsLimit, stopping: threading.Event
+        self,
+        cluster_id: int,
+        store: Store,
+        time_limit: FutureTsLimit,
+        stopping: threading.Event,
+        share: str = "",
     ) -> None:
-        self._cluster_id = cluster_id
+        """`share` is the share of the tables that the store has, "" for all."""
+        self._cluster_id, self._share = cluster_id, share
         self._store = store
         self._time_limit = time_limit
         self._stopping = stopping
@@ -91,7 +102,7 @@ class WindowService:
         Waits at most wait_ms for a barrier at fresh_ts. Then returns the largest window behind lo
         within the limits (0: no limit), and its transactions if they are small enough.
         """
-        self._check(request.cluster_id)
+        self._check(request)
         if request.lo < 0 or request.fresh_ts < 0:
             raise CallRejected(
                 grpc.StatusCode.INVALID_ARGUMENT,
@@ -109,7 +120,7 @@ class WindowService:
 
         Else None.
         """
-        self._check(request.cluster_id)
+        self._check(request)
         if not self._may_be_unmarked(request) or not self._store.has_nothing_after(
             request.lo, self._passing(request)
         ):
@@ -210,7 +221,7 @@ class WindowService:
 
     def await_newer(self, request: pb.window.AwaitRequest) -> pb.window.AwaitResponse:
         """Return whether a transaction was committed after after_ts, waiting up to wait_ms."""
-        self._check(request.cluster_id)
+        self._check(request)
         wait_s = min(request.wait_ms, _MAX_AWAIT_MS) / 1000
         with self._may_wait() as may_wait:
             found = self._store.await_newer(request.after_ts, wait_s if may_wait else 0)
@@ -223,7 +234,7 @@ class WindowService:
 
         Raises CallRejected, also for a hi above max_commit_ts: that window would have gaps.
         """
-        self._check(request.cluster_id)
+        self._check(request)
         if request.hi > self._store.max_commit_ts:
             raise CallRejected(
                 grpc.StatusCode.OUT_OF_RANGE,
@@ -252,7 +263,7 @@ class WindowService:
 
     def digest(self, request: pb.window.DigestRequest) -> pb.window.DigestResponse:
         """Answer Digest: of the transactions behind lo, through hi or as far as they are here."""
-        self._check(request.cluster_id)
+        self._check(request)
         hi = min(request.hi, self._store.max_commit_ts)
         if not self._reads.acquire(timeout=_WAIT_STEP_S):
             raise CallRejected(
@@ -317,12 +328,22 @@ class WindowService:
             raise _call_rejection(error) from error
         yield from sink.pop_pieces()
 
-    def _check(self, cluster_id: int) -> None:
-        if cluster_id != self._cluster_id:
+    def _check(self, request: _Request) -> None:
+        if request.cluster_id != self._cluster_id:
             raise CallRejected(
                 grpc.StatusCode.FAILED_PRECONDITION,
-                f"cluster ID are mismatch, {cluster_id} vs {self._cluster_id}",
+                f"cluster ID are mismatch, {request.cluster_id} vs {self._cluster_id}",
             )
+        # An address may have changed hands, and an older reader knows no shares.
+        if request.share != self._share:
+            raise CallRejected(
+                grpc.StatusCode.FAILED_PRECONDITION,
+                f"this pump has {_named(self._share)}, the reader wants {_named(request.share)}",
+            )
+
+
+def _named(share: str) -> str:
+    return f"share {share} of the tables" if share else "all tables"
 
 
 def _call_rejection(error: StoreError) -> CallRejected:

@@ -52,13 +52,19 @@ class BinlogWriter:
     """Write what the capture hands over. One thread calls `advance`."""
 
     def __init__(
-        self, store: Store, schema: SchemaTracker, max_value_bytes: int = MAX_VALUE_BYTES
+        self,
+        store: Store,
+        schema: SchemaTracker,
+        max_value_bytes: int = MAX_VALUE_BYTES,
+        *,
+        is_shared: bool = False,
     ) -> None:
         """Begin at the store's frontier.
 
-        A transaction of more than `max_value_bytes` is stored in parts.
+        A transaction of more than `max_value_bytes` is stored in parts. With `is_shared` other
+        pumps have what other tables of the same transactions got.
         """
-        self._schema = schema
+        self._schema, self._is_shared = schema, is_shared
         self._changes = ChangeConverter(schema, max_value_bytes)
         self._jobs = DdlJobs()
         self._records = _RecordWriter(store)
@@ -102,12 +108,13 @@ class BinlogWriter:
             start_ts = transaction.start_ts
             starts.add(start_ts)
             found = self._changes.read(transaction)
-            parts = part_start_ts(start_ts, starts) if found.is_split else iter((start_ts,))
+            earlier = max((each for each in starts if each < start_ts), default=0)
+            after = earlier if self._is_shared else 0
+            parts = part_start_ts(start_ts, starts, after) if found.is_split else iter((start_ts,))
             # Readers make one transaction of the parts, which must then come behind those of an
             # earlier start_ts. Where one lies between, the parts stay transactions of their own.
-            is_marked = found.is_split and not any(
-                start_ts - MAX_PARTS <= other < start_ts for other in starts
-            )
+            # Rows in several shares need one order, so there the parts must fit behind it.
+            is_marked = found.is_split and (self._is_shared or earlier < start_ts - MAX_PARTS)
             for part, part_ts in zip(found.parts, parts, strict=False):
                 payload = part.encode(part_ts, found.first_key)
                 if is_marked:
@@ -198,10 +205,12 @@ class _Submitted:
             self._submit()
 
 
-def make_sink(store: Store, pd: PDClient, tikv: TiKVClient, start_ts: int) -> CaptureSink:
+def make_sink(
+    store: Store, pd: PDClient, tikv: TiKVClient, start_ts: int, *, is_shared: bool = False
+) -> CaptureSink:
     """Return the sink of a capture that begins at `start_ts`, whose definitions it reads from TiKV.
 
-    Raises TiKVError, SchemaError.
+    `is_shared`: it is of a share of the tables. Raises TiKVError, SchemaError.
     """
     schema = SchemaTracker.read(tikv, start_ts)
     log.info(
@@ -210,7 +219,7 @@ def make_sink(store: Store, pd: PDClient, tikv: TiKVClient, start_ts: int) -> Ca
         schema.schema_version,
         start_ts,
     )
-    return BinlogWriter(store, schema)
+    return BinlogWriter(store, schema, is_shared=is_shared)
 
 
 def _as_part(payload: bytes, part_ts: int, commit_ts: int, start_ts: int) -> bytes:
@@ -219,15 +228,16 @@ def _as_part(payload: bytes, part_ts: int, commit_ts: int, start_ts: int) -> byt
     return b"".join((payload[:head], b"\x48", encode_uvarint(start_ts), payload[head:]))
 
 
-def part_start_ts(start_ts: int, taken: Container[int]) -> Iterator[int]:
+def part_start_ts(start_ts: int, taken: Container[int], after: int = 0) -> Iterator[int]:
     """Yield the start_ts under which the parts of a large transaction are stored, ascending.
 
-    They differ from those `taken` by other transactions of its commit_ts, and are the same after a
-    restart.
+    They lie behind `after`, differ from those `taken` by other transactions of its commit_ts, and
+    are the same after a restart.
     """
-    for found in range(start_ts - MAX_PARTS, start_ts):
+    for found in range(max(start_ts - MAX_PARTS, after + 1), start_ts):
         if found not in taken:
             yield found
     raise CaptureWriteError(
-        f"transaction {start_ts} has more than {MAX_PARTS} parts of {MAX_VALUE_BYTES} bytes"
+        f"transaction {start_ts} has more parts of {MAX_VALUE_BYTES} bytes than start timestamps"
+        f" are free for them, {MAX_PARTS} at most"
     )

@@ -20,6 +20,7 @@ from sluice.errors import SluiceError, ours
 from sluice.pump_service.capture.coverage import Coverage
 from sluice.pump_service.capture.lock_watch import LockWatch
 from sluice.pump_service.capture.matcher import MatcherTotals
+from sluice.pump_service.capture.owned_changes import OwnedChanges
 from sluice.pump_service.capture.run_files import RunFolder
 from sluice.pump_service.capture.sorter import CommitSorter
 from sluice.pump_service.capture.streams import Inbox, Located, Message, StoreStreams
@@ -33,6 +34,7 @@ from sluice.pump_service.capture.transactions import CaptureSink
 from sluice.tidb import pb
 from sluice.tidb.pd import PDClient, PDError
 from sluice.tidb.rpc import TLS
+from sluice.tidb.table_shares import Share
 from sluice.tidb.tikv import TiKVClient
 
 _log = logging.getLogger(__name__)
@@ -72,15 +74,18 @@ class CaptureStatus:
 
     Of two pumps the one with the greater node id compares them.
     """
+    share: str = ""
+    """Share of the tables, such as 2/3; "" for all."""
 
 
 @dataclass(frozen=True, slots=True)
 class CaptureCluster:
-    """Hold the clients of the upstream cluster."""
+    """Hold the clients of the upstream cluster, and the share of its tables that is captured."""
 
     pd: PDClient
     tikv: TiKVClient
     tls: TLS | None = None
+    share: Share = field(default_factory=Share)
 
 
 class Capture:
@@ -179,7 +184,8 @@ class _Session:
         self._pd, self._sink = cluster.pd, sink
         self._sorter = CommitSorter(folder, memory_bytes // 2)
         self._totals = MatcherTotals(self._sorter, memory_bytes // 2)
-        self._coverage = Coverage(SPANS, from_ts)
+        self._coverage = Coverage(SPANS, from_ts, cluster.share)
+        self._owned = OwnedChanges(cluster.share)
         self._subscriptions = Subscriptions(self._coverage, self._totals, cluster.pd.cluster_id)
         self._inbox = Inbox()
         self._streams = StoreStreams(cluster.pd, self._inbox, cluster.tls)
@@ -306,7 +312,7 @@ class _Session:
                     through = self._frontier
                 if self._end.is_set():
                     return
-                self._sink.advance(self._sorter.take(through), through)
+                self._sink.advance(self._owned.of(self._sorter.take(through)), through)
                 self._taken = through
         except Exception as failure:
             self._failure = failure

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from enum import Enum
 
 from sluice.tidb.pd import Region
+from sluice.tidb.table_shares import Share
 
 
 class PieceState(Enum):
@@ -57,8 +58,14 @@ class Piece:
 class Coverage:
     """Hold the pieces in key order. Not thread-safe."""
 
-    def __init__(self, spans: Sequence[tuple[bytes, bytes]], from_ts: int) -> None:
-        """`spans` are disjoint ranges of raw keys, in order; all is captured above `from_ts`."""
+    def __init__(
+        self, spans: Sequence[tuple[bytes, bytes]], from_ts: int, share: Share | None = None
+    ) -> None:
+        """`spans` are disjoint ranges of raw keys, in order; all is captured above `from_ts`.
+
+        Of the tables only those of `share` are covered, None for all.
+        """
+        self._share = share or Share()
         self._pieces = [Piece(start, end, from_ts) for start, end in spans]
         self._starts = [piece.start for piece in self._pieces]
         self.idle = set(self._pieces)
@@ -120,6 +127,19 @@ class Coverage:
                 self.mark(piece, PieceState.WAITING)
                 found.append(piece)
         return found
+
+    def drop_foreign(self, pieces: Sequence[Piece]) -> list[Piece]:
+        """Stop covering those of the pieces that have tables of other shares alone.
+
+        Returns the others. The share of a table never changes: nothing of this one will come there.
+        """
+        kept = []
+        for piece in pieces:
+            if self._share.may_own(piece.start, piece.end):
+                kept.append(piece)
+            else:
+                self._remove(piece)
+        return kept
 
     def locating(self, start: bytes, end: bytes) -> list[Piece]:
         """Return the pieces of [start, end) that are being located."""

@@ -102,7 +102,7 @@ class Subscriptions:
     def located(self, start: bytes, end: bytes, regions: Sequence[Region], now: float) -> None:
         """Take PD's answer: the regions from `start` on, in order; holes are asked for again."""
         found = self.coverage.located(start, end, regions)
-        for piece in found:
+        for piece in self.coverage.drop_foreign(found):
             assert piece.region is not None
             if piece.region.leader is None:
                 self._retry(piece, now)

@@ -13,7 +13,9 @@ from sluice.pump_service.cluster.node import (
     Membership,
     Node,
     NodeError,
+    capture_labels,
     check_cluster,
+    check_share,
     node_id,
 )
 from sluice.pump_service.cluster.outcome_from_tikv import TiKVResolver
@@ -37,7 +39,9 @@ __all__ = [
     "ReplicaCheck",
     "ServiceSafePoint",
     "TiKVResolver",
+    "capture_labels",
     "check_cluster",
+    "check_share",
     "digest_of",
     "node_id",
 ]

@@ -6,17 +6,19 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import TypeVar
 
 from sluice.errors import SluiceError
 from sluice.pump_service.cluster.clock import PdClock
 from sluice.pump_service.cluster.heartbeat import Heartbeat
 from sluice.pump_service.cluster.notify import notify_drainers
-from sluice.tidb.etcd import CAPTURED_LABEL, DRAINED_LABEL, NodeStatus, Registry
+from sluice.tidb.etcd import CAPTURED_LABEL, DRAINED_LABEL, SHARE_LABEL, NodeStatus, Registry
 from sluice.tidb.rpc import TLS
+from sluice.tidb.table_shares import Share
 
 _T = TypeVar("_T")
 _log = logging.getLogger(__name__)
@@ -75,6 +77,26 @@ def check_cluster(data_dir: Path, cluster_id: int) -> None:
         )
 
 
+def check_share(data_dir: Path, share: Share, *, is_empty: bool) -> None:
+    """Raise NodeError for a data directory of another share; `<data dir>/.share` has it.
+
+    Without that file it has all tables. An empty one (`is_empty`) takes the share.
+    """
+    path = data_dir / ".share"
+    try:
+        kept = path.read_text().strip()
+    except FileNotFoundError:
+        kept = str(Share())
+    if kept == str(share):
+        return
+    if not is_empty:
+        raise NodeError(
+            f"{data_dir} holds changes of share {kept} of the tables, but [capture] share is"
+            f" {str(share)!r}: set it to {kept!r}, or give this pump another data-dir"
+        )
+    _write_new(path, str(share), 0o600)
+
+
 def _write_new(path: Path, text: str, mode: int) -> None:
     temporary = path.with_name(path.name + ".tmp")
     with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "w") as file:
@@ -82,6 +104,12 @@ def _write_new(path: Path, text: str, mode: int) -> None:
         file.flush()
         os.fsync(file.fileno())
     temporary.replace(path)
+
+
+def capture_labels(cluster_id: int, share: Share) -> dict[str, str]:
+    """Return the labels of a pump that captures a share of a cluster's tables."""
+    found = {CAPTURED_LABEL: str(cluster_id)}
+    return found if share.is_whole else found | {SHARE_LABEL: str(share)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,9 +134,9 @@ class Node:
         max_commit_ts: Callable[[], int],
         heartbeat: Heartbeat,
         tls: TLS | None = None,
-        captured_cluster_id: int | None = None,
+        captured: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        """Create it; `captured_cluster_id` is the id of the cluster that the pump captures."""
+        """Create it; `captured` has the labels of what the pump captures, see `capture_labels`."""
         self.id, self.host = membership.node_id, membership.host
         self._registry, self._clock = membership.registry, membership.clock
         self._max_commit_ts = max_commit_ts
@@ -116,9 +144,7 @@ class Node:
         self._tls = tls
         self.state = PAUSED  # one of online, pausing, paused, closing, offline
         self._label: dict[str, str] | None = None
-        self._captured: dict[str, str] = (
-            {} if captured_cluster_id is None else {CAPTURED_LABEL: str(captured_cluster_id)}
-        )
+        self._captured = captured
 
     def status(self) -> NodeStatus:
         """Return this pump's entry for the registry."""
@@ -145,8 +171,8 @@ class Node:
         if former is not None:
             self._label = None if former.label is None else dict(former.label)
             if self._label is not None:
-                self._label.pop(DRAINED_LABEL, None)
-                self._label.pop(CAPTURED_LABEL, None)
+                for own in (DRAINED_LABEL, CAPTURED_LABEL, SHARE_LABEL):
+                    self._label.pop(own, None)
             if former.host != self.host and former.state in (ONLINE, PAUSING, CLOSING):
                 self._check_alone(former)
         if self._captured:

@@ -97,13 +97,13 @@ class ReplicaCheck:
     def __init__(
         self,
         store: ComparedStore,
-        identity: tuple[int, str],
+        own: NodeStatus,
         pumps: Callable[[], Sequence[NodeStatus]],
         tls: TLS | None,
     ) -> None:
-        """`identity` is (cluster id, node id) of this pump, `pumps` returns the registry's."""
+        """`own` is this pump's entry in the registry, `pumps` returns all of them."""
         self._store, self._pumps, self._tls = store, pumps, tls
-        self._cluster_id, self._node_id = identity
+        self._own, self._node_id = own, own.node_id
         self._states: dict[str, _Compared] = {}
         self._reported: dict[str, float] = {}
         self._stop = threading.Event()
@@ -128,13 +128,17 @@ class ReplicaCheck:
         """
         for pump in self._pumps():
             if (
-                pump.captured_cluster_id == self._cluster_id
+                pump.is_replica_of(self._own)
                 and pump.node_id < self._node_id
                 and pump.state == "online"
             ):
                 try:
                     with PumpReader(
-                        pump.host, self._cluster_id, tls=self._tls, timeout_s=_ANSWER_TIMEOUT_S
+                        pump.host,
+                        self._own.captured_cluster_id or 0,
+                        tls=self._tls,
+                        timeout_s=_ANSWER_TIMEOUT_S,
+                        share=pump.captured_share,
                     ) as reader:
                         self._compare(pump.node_id, reader)
                 except (PumpReadError, StoreError) as error:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from sluice.errors import RequestError
 from sluice.pump_service.store.options import StoreOptions
+from sluice.tidb.table_shares import Share
 
 DAY_S = 86400.0
 WRITE, READ, OPERATE, SCRAPE = "write", "read", "operate", "scrape"
@@ -75,6 +76,8 @@ class CaptureOptions:
     """Commit timestamp after which an empty data directory begins; 0: now."""
     memory: int = 512 << 20
     """Bytes of changes in memory, open and committed; beyond, they are in temporary files."""
+    share: Share = field(default_factory=Share)
+    """Share of the tables that is captured."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 from sluice.pump_service.config.settings import DAY_S, CaptureOptions, ConfigError
 from sluice.pump_service.store.options import StoreOptions
+from sluice.tidb.table_shares import Share
 
 _LEVELS = ("debug", "info", "warn", "error", "fatal")
 
@@ -113,6 +114,8 @@ def capture_of(table: dict[str, Any], where: str) -> CaptureOptions:
                 given["start_ts"] = item
             elif key == "memory":
                 given["memory"] = max(parse_size(item), 16 << 20)
+            elif key == "share":
+                given["share"] = Share.parse(item)
             elif key in ("enabled", "start-ts"):
                 raise ConfigError(
                     f"{at}: {item!r} is no {'timestamp' if key == 'start-ts' else 'true or false'}"

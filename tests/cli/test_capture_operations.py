@@ -90,14 +90,32 @@ def test_status_shows_a_capture_and_the_transaction_that_holds_it_back(tmp_path,
 )
 def test_one_of_several_captures_is_enough_and_a_difference_needs_an_operator(captures, code):
     pumps = [
-        {"state": "online", "captured_cluster_id": 7, "capture": capture} for capture in captures
+        {"state": "online", "captured_cluster_id": 7, "captured_share": "", "capture": capture}
+        for capture in captures
     ]
     assert _exit_code({"pumps": pumps}) == code
 
 
+def test_a_share_without_a_capture_that_runs_needs_an_operator():
+    def pump(share, failure, state="online"):
+        capture = {"failure": failure} if state == "online" else None
+        return {
+            "state": state, "captured_cluster_id": 7, "captured_share": share, "capture": capture
+        }  # fmt: skip
+
+    running = [pump("1/2", ""), pump("2/2", "")]
+    assert _exit_code({"pumps": [*running, pump("2/2", "gone")]}) == 3
+    assert _exit_code({"pumps": [running[0], pump("2/2", "gone")]}) == 4
+    assert _exit_code({"pumps": [*running, pump("2/2", "", "paused")]}) == 0
+    assert _exit_code({"pumps": [running[0], pump("2/2", "", "paused")]}) == 3
+
+
 @pytest.mark.parametrize(("states", "code"), [(["paused"], 3), (["paused", "online"], 0)])
 def test_a_paused_pump_is_waited_for_unless_a_replica_of_it_runs(states, code):
-    pumps = [{"state": state, "captured_cluster_id": 7, "capture": None} for state in states]
+    pumps = [
+        {"state": state, "captured_cluster_id": 7, "captured_share": "", "capture": None}
+        for state in states
+    ]
     assert _exit_code({"pumps": pumps}) == code
 
 

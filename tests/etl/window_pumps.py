@@ -38,6 +38,7 @@ class WindowPump(pb_grpc.window.WindowServicer, pb_grpc.pump.PumpServicer):
         self.stuck_at = None
         self.is_original = False
         self.purged_through = 0
+        self.share = ""
         self.late = []  # (commit_ts, start_ts)
         self.delay = threading.Event()
         self.delay.set()
@@ -60,6 +61,7 @@ class WindowPump(pb_grpc.window.WindowServicer, pb_grpc.pump.PumpServicer):
             context.abort(grpc.StatusCode.UNIMPLEMENTED, "unknown method Bounds")
         self.asked.append(request)
         self.delay.wait(60)
+        self.check_share(request, context)
         if request.cluster_id != CLUSTER_ID:
             context.abort(
                 grpc.StatusCode.UNKNOWN,
@@ -91,7 +93,12 @@ class WindowPump(pb_grpc.window.WindowServicer, pb_grpc.pump.PumpServicer):
             ],
         )
 
+    def check_share(self, request, context):
+        if request.share != self.share:
+            context.abort(grpc.StatusCode.FAILED_PRECONDITION, f"this pump has share {self.share}")
+
     def Read(self, request, context):
+        self.check_share(request, context)
         sink = io.BytesIO()
         with pa.ipc.new_stream(sink, WINDOW_SCHEMA) as writer:
             for row in self.rows:
@@ -102,6 +109,7 @@ class WindowPump(pb_grpc.window.WindowServicer, pb_grpc.pump.PumpServicer):
             yield pb.window.ReadResponse(chunk=data[at : at + 1000])
 
     def Digest(self, request, context):
+        self.check_share(request, context)
         hi = min(request.hi, self.stuck_at or request.hi)
         if request.lo < self.purged_through:
             context.abort(grpc.StatusCode.OUT_OF_RANGE, "purged")

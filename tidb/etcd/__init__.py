@@ -11,6 +11,7 @@ from sluice.tidb.etcd.client import (
 from sluice.tidb.etcd.registry import (
     CAPTURED_LABEL,
     DRAINED_LABEL,
+    SHARE_LABEL,
     NodeStatus,
     Registry,
     RegistryError,
@@ -20,6 +21,7 @@ from sluice.tidb.etcd.topology import TiDBServer, parse_version, tidb_servers, t
 __all__ = [
     "CAPTURED_LABEL",
     "DRAINED_LABEL",
+    "SHARE_LABEL",
     "EtcdClient",
     "EtcdError",
     "EtcdWatch",

@@ -24,9 +24,11 @@ which is all it held.
 CAPTURED_LABEL = "sluice-captures-cluster"
 """The label of a pump that captures from TiKV: the id of the cluster.
 
-It holds everything that the cluster committed behind its begin, so pumps with the same label are
-replicas of each other.
+It holds everything that the cluster committed behind its begin, in its share of the tables. Pumps
+with the same label and share are replicas of each other.
 """
+SHARE_LABEL = "sluice-captures-share"
+"""The label of a pump that captures a share of the tables, such as 2/3. Without it: all tables."""
 STATES = ("online", "pausing", "paused", "closing", "offline")
 
 
@@ -66,6 +68,19 @@ class NodeStatus:
         """Return the id of CAPTURED_LABEL; None for a pump that takes binlogs."""
         text = (self.label or {}).get(CAPTURED_LABEL, "")
         return int(text) if text.isdecimal() else None
+
+    @property
+    def captured_share(self) -> str:
+        """Return the share of SHARE_LABEL; "" for a pump that captures all tables, or none."""
+        return (self.label or {}).get(SHARE_LABEL, "")
+
+    def is_replica_of(self, other: NodeStatus) -> bool:
+        """Return whether both capture the same share of one cluster."""
+        return (
+            self.captured_cluster_id is not None
+            and self.captured_cluster_id == other.captured_cluster_id
+            and self.captured_share == other.captured_share
+        )
 
     def to_dict(self) -> dict[str, object]:
         """Return the JSON object with the original's names, in the original's order."""

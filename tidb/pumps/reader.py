@@ -102,9 +102,19 @@ class PumpReader:
     """
 
     def __init__(
-        self, host: str, cluster_id: int, *, tls: TLS | None = None, timeout_s: float = 30.0
+        self,
+        host: str,
+        cluster_id: int,
+        *,
+        tls: TLS | None = None,
+        timeout_s: float = 30.0,
+        share: str = "",
     ) -> None:
-        self.host = host
+        """`share` is the share of the tables that the pump should have, "" for all.
+
+        A pump that has another one refuses all calls.
+        """
+        self.host, self.share = host, share
         self.tls = tls
         self.timeout_s = timeout_s
         self._cluster_id = cluster_id
@@ -189,6 +199,7 @@ class PumpReader:
             max_transactions=max_transactions,
             max_bytes=max_bytes,
             inline_bytes=inline_bytes,
+            share=self.share,
         )
 
     def _checked(self, answer: pb.window.BoundsResponse, lo: int) -> WindowBounds:
@@ -208,7 +219,7 @@ class PumpReader:
         one at most `wait_ms`. None if the call fails. Never raises.
         """
         request = pb.window.AwaitRequest(
-            cluster_id=self._cluster_id, after_ts=after_ts, wait_ms=wait_ms
+            cluster_id=self._cluster_id, after_ts=after_ts, wait_ms=wait_ms, share=self.share
         )
 
         def answered(answer: Any) -> None:
@@ -238,7 +249,9 @@ class PumpReader:
                 request_serializer=pb.window.DigestRequest.SerializeToString,
                 response_deserializer=pb.window.DigestResponse.FromString,
             )
-            request = pb.window.DigestRequest(cluster_id=self._cluster_id, lo=lo, hi=hi)
+            request = pb.window.DigestRequest(
+                cluster_id=self._cluster_id, lo=lo, hi=hi, share=self.share
+            )
             answer = call(request, timeout=self.timeout_s)
         except (grpc.RpcError, ValueError) as error:
             raise self._error(f"no digest of the window ({lo}, {hi}]", error) from error
@@ -251,7 +264,7 @@ class PumpReader:
         at once. Decodes while it receives; close the iterator to stop early.
         """
         what = f"window ({lo}, {hi}]"
-        request = pb.window.ReadRequest(cluster_id=self._cluster_id, lo=lo, hi=hi)
+        request = pb.window.ReadRequest(cluster_id=self._cluster_id, lo=lo, hi=hi, share=self.share)
         return self._batches(
             self._stream("/sluice.Window/Read", request, pb.window.ReadResponse, what), what
         )

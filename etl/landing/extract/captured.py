@@ -35,7 +35,7 @@ class PartJoiner:
     """
 
     def __init__(self) -> None:
-        self._owners: dict[tuple[int, int], int] = {}
+        self.owners: dict[tuple[int, int], int] = {}
         """The transaction's start_ts by commit_ts and start_ts of each part."""
         self._offsets: dict[tuple[int, int], int] = {}
         """Position of each part's first change."""
@@ -45,7 +45,7 @@ class PartJoiner:
     @property
     def surplus(self) -> int:
         """Return by how many the parts outnumber their transactions."""
-        return len(self._owners) - len({(ts, own) for (ts, _), own in self._owners.items()})
+        return len(self.owners) - len({(ts, own) for (ts, _), own in self.owners.items()})
 
     def find(self, batch: pa.RecordBatch) -> None:
         """Note the parts among transactions in WINDOW_SCHEMA."""
@@ -60,11 +60,11 @@ class PartJoiner:
         for i in places.tolist():
             begin = int(edges[i]) + _HEAD_BYTES + 1
             own, _ = decode_uvarint(data[begin : begin + 10].tobytes())
-            self._owners[batch["commit_ts"][i].as_py(), batch["start_ts"][i].as_py()] = own
+            self.owners[batch["commit_ts"][i].as_py(), batch["start_ts"][i].as_py()] = own
 
     def join(self, changes: pa.RecordBatch) -> pa.RecordBatch:
         """Return row changes in PART_SCHEMA with those of parts as their transaction's."""
-        if not self._owners:
+        if not self.owners:
             return changes
         commits, starts, positions = (changes[name].to_numpy() for name in PART_SCHEMA.names[:3])
         same = (commits[1:] == commits[:-1]) & (starts[1:] == starts[:-1])
@@ -72,7 +72,7 @@ class PartJoiner:
         starts, positions = starts.copy(), positions.copy()
         for begin, end in itertools.pairwise(edges):
             part = int(commits[begin]), int(starts[begin])
-            if (own := self._owners.get(part)) is None:
+            if (own := self.owners.get(part)) is None:
                 continue
             whole = part[0], own
             positions[begin:end] += self._offsets.setdefault(part, self._changes.get(whole, 0))

@@ -73,7 +73,7 @@ def shared_transactions(
         hosts = tasks[one["n"]]["host"], tasks[other["n"]]["host"]
         if hosts[0] == hosts[1]:
             continue
-        shared = np.intersect1d(_decoded(keys), _decoded(others))
+        shared = np.intersect1d(decoded(base64.b64decode(keys)), decoded(base64.b64decode(others)))
         if not len(shared):
             continue
         known = set(map(tuple, shared.tolist()))
@@ -92,8 +92,9 @@ def shared_transactions(
     return tuple(found)
 
 
-def _decoded(keys: str) -> Keys:
-    return np.frombuffer(base64.b64decode(keys), _KEY)
+def decoded(keys: bytes) -> Keys:
+    """Return what `keys_of` has made."""
+    return np.frombuffer(bytearray(keys), _KEY)
 
 
 def _part_of(answer: Mapping[str, Any]) -> Part | None:

@@ -19,7 +19,7 @@ _READ_TIMEOUT_S = 30.0
 _LAST_START = 2**63 - 1
 
 # Python workers are used again for later windows; so are their connections.
-_Key = tuple[str, int, tuple[int, ...]]
+_Key = tuple[str, int, str, tuple[int, ...]]
 _readers: dict[_Key, PumpReader] = {}
 
 
@@ -35,14 +35,18 @@ class PumpRange:
 
     There may be some behind the range, too; see `sluice.tidb.pumps.window_from_bytes`.
     """
+    share: str = ""
+    """Share of the tables that the pump has; "" for all."""
+    others: tuple[PumpRange, ...] = ()
+    """The same range on the pumps of the other shares: its transactions are joined with theirs."""
 
 
-def read_range(
-    host: str, cluster_id: int, lo: int, hi: int, tls: TLS | None = None
+def read_range(  # noqa: PLR0913 a connection's, and the range
+    host: str, cluster_id: int, lo: int, hi: int, tls: TLS | None = None, share: str = ""
 ) -> Iterator[pa.RecordBatch]:
     """Yield the commits in (lo, hi] of a pump, as record batches (commit_ts, start_ts, payload).
 
-    The pump is asked at once.
+    The pump is asked at once. One that has another share of the tables refuses.
 
     A pump that doesn't offer the bulk read is read through PullBinlogs; which of the two it is is
     asked each time, because one may have taken the other's place. Raises upstream.PumpReadError,
@@ -51,13 +55,15 @@ def read_range(
     from sluice.tidb import PumpReader
 
     # new certificates, a new connection
-    key = (host, cluster_id, tls.stamp() if tls is not None else ())
+    key = (host, cluster_id, share, tls.stamp() if tls is not None else ())
     reader = _readers.get(key)
     if reader is None:
         # of certificates that are used no longer
-        for other in [other for other in _readers if other[:2] == key[:2]]:
+        for other in [other for other in _readers if other[:3] == key[:3]]:
             _readers.pop(other).close()
-        reader = _readers[key] = PumpReader(host, cluster_id, tls=tls, timeout_s=_READ_TIMEOUT_S)
+        reader = _readers[key] = PumpReader(
+            host, cluster_id, tls=tls, timeout_s=_READ_TIMEOUT_S, share=share
+        )
     return _in_range(key, reader, _read(reader, reader.read(lo, hi), lo, hi), lo, hi)
 
 

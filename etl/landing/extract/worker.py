@@ -8,6 +8,7 @@ handed over: to ask for it again would cost more than all else.
 from __future__ import annotations
 
 import base64
+import itertools
 import json
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -18,8 +19,9 @@ import numpy as np
 import pyarrow as pa
 
 from sluice.etl.landing.extract.captured import PartJoiner, is_captured
-from sluice.etl.landing.extract.copies import copies_differ, keys_of
+from sluice.etl.landing.extract.copies import Keys, copies_differ, decoded, keys_of
 from sluice.etl.landing.extract.row_extractor import BinlogDecodeError, RowExtractor
+from sluice.etl.landing.extract.shares import in_order, join_shares
 from sluice.etl.landing.extract.source import prefetched_range, read_range
 from sluice.etl.spark.worker_tuning import tune_malloc, worker_function
 from sluice.relay import CopiesDifferError, RelayLog, merge
@@ -60,8 +62,10 @@ class LandRanges:
             is_small = all(task.get("is_small") for task in tasks)
             if not is_small:
                 tune_malloc()
-            together = [tasks] if is_small else [[task] for task in tasks]
-            for group in together:
+            groups = [[task, *_others(task)] for task in tasks]
+            # A small window of shares is one task.
+            together = [list(itertools.chain.from_iterable(groups))]
+            for group in together if is_small else groups:
                 # With the attempt's number: a repeated task never meets the file of the one
                 # before.
                 answers = _process_ranges(relay, self, group, f"{group[0]['token']}.{attempt}")
@@ -70,10 +74,21 @@ class LandRanges:
                 )
 
 
+def _others(task: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the tasks of the same range on the pumps of the other shares."""
+    return [
+        {**task, **other, "window": base64.b64decode(other["window"])}
+        for other in task.get("others", ())
+    ]
+
+
 def _process_ranges(
     relay: RelayLog, job: LandRanges, tasks: Sequence[Mapping[str, Any]], token: str
 ) -> list[dict[str, Any]]:
-    """Return the statistics of ranges that become one part, or what in one can't be read."""
+    """Return the statistics of ranges that become one part, or what in one can't be read.
+
+    They are the same range of all shares, or ranges of pumps of which each has whole transactions.
+    """
     started = time.perf_counter()
     ranges = [
         _RangeExtraction(job, task) for task in tasks
@@ -85,6 +100,9 @@ def _process_ranges(
         nonlocal current
         if len(ranges) == 1:
             yield from current.changes()
+            return
+        if first.get("share"):
+            yield from join_shares([each.changes_in_order() for each in ranges])
             return
         tables = []
         for current in ranges:
@@ -116,6 +134,12 @@ def _process_ranges(
     )
     spent = {"read": reading, "explode": exploding, "write": whole - reading - exploding}
     answers = [each.stats() for each in ranges]
+    if first.get("share") and len(ranges) > 1:
+        for answer in answers:
+            answer |= {"transactions": 0, "keys": ""}
+        answers[0]["transactions"] = len(
+            np.unique(np.concatenate([each.keys() for each in ranges]))
+        )
     answers[0] |= {
         "part": part.to_dict() if part else None,
         "worker_ms": {name: seconds * 1000 for name, seconds in spent.items()},
@@ -136,7 +160,7 @@ class _RangeExtraction:
         self._batches = (
             prefetched_range(host, window, lo, hi)
             if window
-            else read_range(host, job.cluster_id, lo, hi, job.tls)
+            else read_range(host, job.cluster_id, lo, hi, job.tls, task.get("share", ""))
         )
         self._left_out: list[dict[str, Any]] = []
         self._transactions = 0
@@ -156,7 +180,7 @@ class _RangeExtraction:
             self._is_captured = self._is_captured or is_captured(batch)
             batch, unreadable = drop_skipped_undecodable(batch, self.task["host"], skips)
             self._left_out.extend(unreadable)
-            if self.task.get("has_neighbours"):
+            if self.task.get("has_neighbours") or self.task.get("share"):
                 self._keys.append(keys_of(batch))
             yield batch
 
@@ -166,6 +190,21 @@ class _RangeExtraction:
             exploded = self._explode(batch)
             del batch  # a batch may hold a whole large transaction: one at a time
             yield from exploded
+
+    def changes_in_order(self) -> Iterator[pa.Table]:
+        """Yield its row changes with deletes first, then updates, then inserts."""
+        for batch in self.transactions():
+            table = in_order(self._explode(batch))
+            del batch
+            yield table
+
+    def keys(self) -> Keys:
+        """Return the timestamps of a share's transactions that were read."""
+        found = decoded(b"".join(self._keys))
+        for (commit_ts, part_ts), own in self._parts.owners.items():
+            is_part = (found["commit_ts"] == commit_ts) & (found["start_ts"] == part_ts)
+            found["start_ts"][is_part] = own
+        return found
 
     def changes_of(self, transactions: pa.Table) -> Iterator[pa.RecordBatch]:
         """Yield the row changes of transactions of several ranges, which count as this one's."""

@@ -92,9 +92,9 @@ def _ordered_pauses(orders: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _pump_blockers(seen: Overview) -> Iterator[str]:
-    has_replica = any(pump.is_captured and pump.state == WORKING for pump in seen.pumps)
+    replicated = {pump.share for pump in seen.pumps if pump.is_captured and pump.state == WORKING}
     for pump in seen.pumps:
-        if pump.is_captured and has_replica:
+        if pump.is_captured and pump.share in replicated:
             continue  # landing reads another one
         if pump.state == PAUSED:
             yield (

@@ -139,6 +139,7 @@ def _pump_part(pump: dict[str, Any], now_ms: float) -> PumpPart:
         pump["max_commit_ts"],
         lag_ms,
         pump["captured_cluster_id"] is not None,
+        pump["captured_share"],
         tuple(capture_lines(pump["capture"], int(now_ms))) if pump["capture"] else (),
     )
 

@@ -44,8 +44,8 @@ class PumpPart:
 
     `max_commit_ts`: TSO through which it has everything; `lag_ms`: how far that is behind the
     clock. `registry_state`: online, pausing, paused, closing, offline. `is_captured`: it captures
-    from TiKV, and is a replica of all others that do. `capture`: what it does, for people, if it
-    answers.
+    from TiKV, and is a replica of all others that do, of `share` if that isn't "". `capture`: what
+    it does, for people, if it answers.
     """
 
     node_id: str
@@ -55,6 +55,7 @@ class PumpPart:
     max_commit_ts: int
     lag_ms: float
     is_captured: bool = False
+    share: str = ""
     capture: tuple[str, ...] = ()
 
 

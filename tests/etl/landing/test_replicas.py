@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sluice.etl.landing._captured_source import CapturedAnswer, CapturedSource
+from sluice.etl.landing._captured_source import CapturedAnswer, CapturedShares, CapturedSource
 from sluice.etl.landing._pump_errors import CommitsPurgedError, PumpUnavailableError
 from sluice.etl.landing.extract import PumpRange
 from sluice.etl.landing.planner import WindowPlanner
 from sluice.etl.settings import Window as Limits
 from sluice.relay import RelayLog
 from sluice.tidb import NodeStatus, WindowBounds, tso
-from sluice.tidb.etcd import CAPTURED_LABEL
+from sluice.tidb.etcd import CAPTURED_LABEL, SHARE_LABEL
 from tests.etl.window_pumps import CLUSTER_ID, WindowPump
 from tests.relay.relaykit import land, window
 
@@ -48,10 +48,11 @@ class World:
         self.pumps.append(WindowPump(node_id, rows))
         return self.pumps[-1]
 
-    def captures(self, node_id, rows=(), *, begin=0):
+    def captures(self, node_id, rows=(), *, begin=0, share=""):
         made = self.binlogs(node_id, rows)
-        made.purged_through = begin
-        made.status = dataclasses.replace(made.status, label={CAPTURED_LABEL: str(CLUSTER_ID)})
+        made.purged_through, made.share = begin, share
+        label = {CAPTURED_LABEL: str(CLUSTER_ID)} | ({SHARE_LABEL: share} if share else {})
+        made.status = dataclasses.replace(made.status, label=label)
         return made
 
     def tso(self):
@@ -220,11 +221,71 @@ def test_the_document_of_pumps_with_binlogs_is_read_by_older_versions(world):
     assert b"is_captured" not in world.relay.known_pumps.load().to_bytes()
 
 
-class Replica:
-    """A pump in memory: complete in (begin, frontier], or not there."""
+def test_a_window_comes_from_one_pump_of_each_share_and_ends_where_the_slowest_is(world):
+    row = (5, 1, b"x")
+    first, second = world.captures("a", [row], share="1/2"), world.captures("b", [], share="2/2")
+    replica = world.captures("c", [(7, 6, b"y")], share="2/2")
+    second.rows = replica.rows
+    planner = world.planner()
+    plan = planner.plan(4)
+    assert (plan.hi, plan.transactions, len(plan.ranges)) == (NOW, 2, 1)
+    (joined,) = plan.ranges
+    (other,) = joined.others
+    assert (joined.host, joined.share, other.share) == (first.status.host, "1/2", "2/2")
+    read, idle = (second, replica) if other.host == second.status.host else (replica, second)
+    assert other.host == read.status.host
+    first.stuck_at = NOW - LONG
+    plan = planner.plan(4)
+    assert plan.hi == NOW - LONG and planner.limiting_pump.startswith("a ")
+    first.stuck_at = None
+    read.stop()
+    (joined,) = planner.plan(4).ranges
+    assert [each.host for each in joined.others] == [idle.status.host]
+    idle.stop()
+    with pytest.raises(PumpUnavailableError) as told:
+        planner.plan(4)
+    assert told.value.transient
+    world.pumps = [first]
+    with pytest.raises(PumpUnavailableError, match="no pump captures share 2/2"):
+        planner.plan(4)
 
-    def __init__(self, name, begin, frontier, *, answers):
-        self.status = NodeStatus(name, f"{name}:1", label={CAPTURED_LABEL: "7"})
+
+def test_a_large_window_of_shares_is_cut_alike_in_all_of_them(world, patience):
+    patience.setattr("sluice.etl.landing.planner._SPLIT_BYTES", 20)
+    for number in (1, 2, 3):
+        rows = [(ts, ts - number, b"x" * 10) for ts in range(10 + number, 50, 10)]
+        world.captures(f"pump-{number}", rows, share=f"{number}/3").stuck_at = 100
+    plan = world.planner().plan(4)
+    assert (len(plan.ranges), plan.bytes, plan.ranges[-1].hi) == (4, 120, 100)
+    for each in plan.ranges:
+        assert [other.share for other in each.others] == ["2/3", "3/3"]
+        assert {(other.lo, other.hi) for other in each.others} == {(each.lo, each.hi)}
+
+
+def test_pumps_of_all_tables_are_read_until_all_shares_have_what_comes_next(world):
+    rows = [(5, 1, b"x"), (70, 69, b"y")]
+    whole = world.captures("whole", rows)
+    planner = world.planner()
+    assert hosts(planner.plan(4)) == {whole.status.host}
+    shares = [world.captures(f"{n}", rows[1:], begin=50, share=f"{n}/2") for n in (1, 2)]
+    assert hosts(planner.plan(4)) == {whole.status.host}
+    assert hosts(planner.plan(60)) == {whole.status.host}, "none is read without need"
+    whole.status = dataclasses.replace(whole.status, state="offline")
+    shares[1].purged_through = 65
+    with pytest.raises(CommitsPurgedError, match="through 65 has been purged"):
+        planner.plan(60)
+    (joined,) = planner.plan(65).ranges
+    assert {joined.host, *(each.host for each in joined.others)} == {
+        pump.status.host for pump in shares
+    }
+
+
+class Replica:
+    """A pump in memory: complete in (begin, frontier] of its share, or not there."""
+
+    def __init__(self, name, begin, frontier, *, answers, share=""):
+        label = {CAPTURED_LABEL: "7"} | ({SHARE_LABEL: share} if share else {})
+        self.status = NodeStatus(name, f"{name}:1", label=label)
         self.begin, self.frontier, self.answers = begin, frontier, answers
 
 
@@ -292,3 +353,59 @@ def test_whatever_replicas_do_landing_is_complete_and_moves_on_while_one_of_them
         best = max(each.frontier for each in usable)
         assert read.frontier >= min(best - 2 * LEAP, now - 3 * LEAP)
         lo = max(lo, min(now, answer.bounds.hi))
+
+
+DIVISIONS = {"": [""], "/2": ["1/2", "2/2"], "/3": ["1/3", "2/3", "3/3"]}
+pumps_of_shares = st.lists(
+    st.tuples(
+        st.sampled_from("abcdefgh"),
+        st.sampled_from([share for division in DIVISIONS.values() for share in division]),
+        st.integers(0, 20),
+        st.integers(0, 20),
+        st.sampled_from(["yes", "yes", "yes", "dead", "hangs"]),
+    ),
+    max_size=8,
+    unique_by=lambda each: each[0],
+)
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.lists(pumps_of_shares, min_size=1, max_size=10))
+def test_whatever_pumps_of_shares_do_each_window_has_every_share_once(steps):
+    """What is read are all shares of one division, each complete; or no division has them."""
+    source, lo = CapturedShares(), 0
+    for moments, step in enumerate(steps, 1):
+        now = (20 + moments) * LEAP
+        by_name = {
+            name: Replica(
+                name,
+                begin * LEAP,
+                min(begin + reach, 20 + moments) * LEAP,
+                answers=answers,
+                share=share,
+            )
+            for name, share, begin, reach, answers in step
+        }
+        usable = {share: 0 for division in DIVISIONS.values() for share in division}
+        for each in by_name.values():
+            if each.answers == "yes" and each.begin <= lo:
+                share = each.status.captured_share
+                usable[share] = max(usable[share], each.frontier + 1)
+        whole = [shares for shares in DIVISIONS.values() if all(usable[each] for each in shares)]
+        try:
+            answers = source.choose(
+                [each.status for each in by_name.values()],
+                lo,
+                now,
+                lambda pump, at=lo, known=by_name: Asked(known[pump.node_id], at),
+            )
+        except (PumpUnavailableError, CommitsPurgedError):
+            assert not whole
+            continue
+        read = [by_name[answer.pump.node_id] for answer in answers]
+        assert [each.status.captured_share for each in read] in whole
+        assert all(each.answers == "yes" and each.begin <= lo for each in read)
+        reach = min(each.frontier for each in read)
+        best = max(min(usable[each] - 1 for each in shares) for shares in whole)
+        assert reach >= min(best - 4 * LEAP, now - 3 * LEAP)
+        lo = max(lo, min(now, *(answer.bounds.hi for answer in answers)))

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from sluice.pump_service.calls.window_service import WindowService
+from sluice.pump_service.calls.window_service import CallRejected, WindowService
 from sluice.pump_service.store import CorruptRecordError, Store
 from sluice.tidb import pb
 from tests.pump_service.pumpkit import CLUSTER, time_limit
@@ -41,6 +41,24 @@ def test_bounds_are_told_where_all_of_a_window_was_given_up(tmp_path):
     )
     assert (bounds.hi, bounds.window) == (first, b"")
     assert not list(store.read_window(first - 1, first, strict=True))
+    store.close()
+
+
+@pytest.mark.parametrize(("own", "wanted"), [("1/2", ""), ("1/2", "2/2"), ("", "1/2")])
+def test_a_reader_that_takes_the_pump_for_another_share_is_refused(tmp_path, own, wanted):
+    store = Store.open(tmp_path, OPTIONS)
+    service = WindowService(CLUSTER, store, time_limit(), threading.Event(), own)
+    requests = [
+        (service.bounds, pb.window.BoundsRequest),
+        (service.bounds_at_once, pb.window.BoundsRequest),
+        (service.await_newer, pb.window.AwaitRequest),
+        (service.digest, pb.window.DigestRequest),
+        (lambda request: next(service.read(request, None)), pb.window.ReadRequest),
+    ]
+    for call, request in requests:
+        with pytest.raises(CallRejected, match="the reader wants"):
+            call(request(cluster_id=CLUSTER, share=wanted))
+    service.bounds(pb.window.BoundsRequest(cluster_id=CLUSTER, share=own))
     store.close()
 
 

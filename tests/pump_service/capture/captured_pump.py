@@ -1,6 +1,6 @@
 """Run a pump that captures.
 
-`python captured_pump.py PD_URL ETCD_URL DATA_DIR START_TS NODE_ID ADDRESS`
+`python captured_pump.py PD_URL ETCD_URL DATA_DIR START_TS NODE_ID ADDRESS SHARE`
 """
 
 import signal
@@ -9,8 +9,9 @@ import sys
 from sluice.pump_service.config.settings import CaptureOptions, Config
 from sluice.pump_service.server import PumpServer
 from sluice.pump_service.store.options import StoreOptions
+from sluice.tidb.table_shares import Share
 
-pd_url, etcd_url, data_dir, start_ts, node_id, address = sys.argv[1:]
+pd_url, etcd_url, data_dir, start_ts, node_id, address, share = sys.argv[1:]
 pump = PumpServer(
     Config(
         addr=address,
@@ -19,7 +20,9 @@ pump = PumpServer(
         data_dir=data_dir,
         node_id=node_id,
         storage=StoreOptions(stop_write_at_available_space=1),
-        capture=CaptureOptions(enabled=True, start_ts=int(start_ts), memory=1 << 20),
+        capture=CaptureOptions(
+            enabled=True, start_ts=int(start_ts), memory=1 << 20, share=Share.parse(share)
+        ),
     ),
     etcd_url,
 )

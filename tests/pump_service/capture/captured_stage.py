@@ -16,19 +16,20 @@ from tests.pump_service.pumpkit import free_port
 from tests.pump_service.storekit import MemoryStore
 
 SCRIPT = Path(__file__).with_name("captured_pump.py")
+SPLITS = [b"t" + bytes([128]) + bytes(6) + b"<", b"t" + bytes([128, 1])]
 TIMEOUT_S = 60
 
 
 class Stage:
-    """Two stores in three regions, and the pumps that `pump` has made."""
+    """Two stores, in three regions by default, and the pumps that `pump` has made."""
 
-    def __init__(self, folder, etcd):
+    def __init__(self, folder, etcd, splits=SPLITS):
         self.folder, self.etcd = folder, etcd
-        self.looped = LoopedWorld([b"t" + bytes([128]) + bytes(6) + b"<", b"t" + bytes([128, 1])])
+        self.looped = LoopedWorld(splits)
         self.pumps = []
 
-    def pump(self, name, begin):
-        self.pumps.append(CapturedPump(self, name, begin))
+    def pump(self, name, begin, share="1/1"):
+        self.pumps.append(CapturedPump(self, name, begin, share))
         return self.pumps[-1]
 
     def apply(self, transaction, *, in_two_phases):
@@ -59,14 +60,14 @@ class Stage:
 class CapturedPump:
     """A pump process that begins to capture behind `begin` and comes back at the same address."""
 
-    def __init__(self, stage, name, begin):
-        self.stage, self.name, self.begin = stage, name, begin
+    def __init__(self, stage, name, begin, share):
+        self.stage, self.name, self.begin, self.share = stage, name, begin, share
         self.data, self.log = stage.folder / name, stage.folder / f"{name}.log"
         self.address, self.process = f"127.0.0.1:{free_port()}", None
 
     def start(self):
         world, etcd = self.stage.looped.world, f"http://127.0.0.1:{self.stage.etcd.port}"
-        words = [world.pd_url, etcd, self.data, self.begin, self.name, self.address]
+        words = [world.pd_url, etcd, self.data, self.begin, self.name, self.address, self.share]
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 [sys.executable, SCRIPT, *map(str, words)],

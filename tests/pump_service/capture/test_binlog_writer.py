@@ -308,10 +308,11 @@ def test_a_row_that_moves_to_another_partition_is_deleted_before_it_is_inserted(
     ),
     st.integers(1, 60),
     st.booleans(),
+    st.booleans(),
     st.data(),
 )
 def test_a_large_transaction_is_stored_in_parts_with_the_same_changes_in_an_applicable_order(
-    places: list[tuple[int, int]], limit: int, is_apart: bool, data: st.DataObject
+    places: list[tuple[int, int]], limit: int, is_apart: bool, is_shared: bool, data: st.DataObject
 ) -> None:
     images = st.one_of(
         st.tuples(st.none(), st.integers(0, 9)),
@@ -324,7 +325,8 @@ def test_a_large_transaction_is_stored_in_parts_with_the_same_changes_in_an_appl
     )
     large = transaction(1_000_000, 2_000_000, *changes)
     BinlogWriter(whole, tracker()).advance(iter([earlier, large]), 2_000_000)  # type: ignore[arg-type]
-    BinlogWriter(split, tracker(), limit).advance(iter([earlier, large]), 2_000_000)  # type: ignore[arg-type]
+    writer = BinlogWriter(split, tracker(), limit, is_shared=is_shared)  # type: ignore[arg-type]
+    writer.advance(iter([earlier, large]), 2_000_000)
     parts = written(split)[1:-1]
     found = [row for part in parts for row in rows_of(part[3])]
     expected = rows_of(written(whole)[1][3])
@@ -343,11 +345,26 @@ def test_a_large_transaction_is_stored_in_parts_with_the_same_changes_in_an_appl
         and max(starts) <= large.start_ts
     )
     assert len({commit_ts for _, _, commit_ts, _ in parts}) == 1
-    # They name the transaction, unless the other one's rows would lie between theirs then.
+    # They name the transaction, unless the other one's rows would lie between theirs then. In a
+    # share of the tables they lie behind it.
+    assert not is_shared or min(starts) > earlier.start_ts
     owners = {each[3].part_of_start_ts for each in parts}
     is_split = starts != [large.start_ts]
-    assert owners == ({large.start_ts} if is_split and is_apart else {0})
+    assert owners == ({large.start_ts} if is_split and (is_apart or is_shared) else {0})
     assert all(len(each[3].prewrite_value) <= limit + 200 for each in parts)
+
+
+def test_parts_of_a_share_that_do_not_fit_behind_the_transaction_before_are_refused() -> None:
+    changes = [change(PLAIN, handle, None, 1) for handle in range(9)]
+    for apart in (8, 9, 10):
+        written = [transaction(100 - apart, 200, change(PLAIN, 99, None, 1))]
+        written.append(transaction(100, 200, *changes))
+        writer = BinlogWriter(MemoryStore(), tracker(), 1, is_shared=True)  # type: ignore[arg-type]
+        if apart == 10:
+            writer.advance(iter(written), 200)
+        else:
+            with pytest.raises(binlog_writer.CaptureWriteError, match="more parts"):
+                writer.advance(iter(written), 200)
 
 
 class CountedChanges:

@@ -11,30 +11,38 @@ from hypothesis import strategies as st
 
 from sluice.pump_service.capture.coverage import Coverage, PieceState
 from sluice.pump_service.capture.matcher import MatcherTotals
+from sluice.pump_service.capture.owned_changes import OwnedChanges
 from sluice.pump_service.capture.run_files import RunFolder
 from sluice.pump_service.capture.sorter import CommitSorter
 from sluice.pump_service.capture.subscriptions import Locate, Send, Subscriptions
 from sluice.tidb import pb
 from sluice.tidb.pd import Peer, Region
+from sluice.tidb.table_shares import Share
 from tests.pump_service.capture.small_tikv import KEYS, SPANS, SmallTiKV
 
 STEPS = (
     "begin", "prewrite", "prewrite", "prewrite", "commit", "commit", "one phase", "rollback",
-    "split", "merge", "move", "scan", "scan", "advance", "advance", "deliver", "deliver",
-    "break", "silence", "congest", "tick", "locate", "take", "flow", "flow", "flow",
+    "split", "split table", "merge", "move", "scan", "scan", "advance", "advance", "deliver",
+    "deliver", "break", "silence", "congest", "tick", "locate", "take", "flow", "flow", "flow",
 )  # fmt: skip
+
+
+TABLES = {"1/1": {0, 1, 2}, "1/2": {0, 2}, "2/2": {1}}
+"""Tables of the small TiKV by share."""
 
 
 class World:
     """The client's decisions, the small TiKV, and what has been taken so far."""
 
-    def __init__(self, folder: Path, memory_bytes: int) -> None:
+    def __init__(self, folder: Path, memory_bytes: int, share: Share) -> None:
+        self.share = share
         self.tikv = SmallTiKV()
         self.tikv.one_phase(KEYS[:6], b"before")
         self.from_ts = self.tikv.tso()
         self.sorter = CommitSorter(RunFolder(folder), memory_bytes)
         self.totals = MatcherTotals(self.sorter, memory_bytes)
-        self.coverage = Coverage(SPANS, self.from_ts)
+        self.coverage = Coverage(SPANS, self.from_ts, share)
+        self.owned = OwnedChanges(share)
         self.subscriptions = Subscriptions(self.coverage, self.totals, 7)
         self.now = 0.0
         self.locates: list[Locate] = []
@@ -56,6 +64,8 @@ class World:
             tikv.rollback(txn, is_visible=bool(b % 2))
         elif name == "split":
             tikv.split(KEYS[b % len(KEYS)])
+        elif name == "split table":
+            tikv.split(KEYS[b % 18 + 2][:9])
         elif name == "merge":
             tikv.merge(a)
         elif name == "move":
@@ -117,7 +127,7 @@ class World:
 
     def check(self) -> None:
         pieces = list(self.coverage)
-        for start, end in SPANS:
+        for start, end in SPANS if self.share.is_whole else ():
             inside = [piece for piece in pieces if start <= piece.start < end]
             assert [piece.start for piece in inside] == [
                 start,
@@ -131,7 +141,7 @@ class World:
 
     def take(self) -> None:
         self.frontier = self.coverage.frontier()
-        for each in self.sorter.take(self.frontier):
+        for each in self.owned.of(self.sorter.take(self.frontier)):
             identity = (each.commit_ts, each.start_ts)
             assert identity > max(self.taken, default=(0, 0))
             assert each.commit_ts <= self.frontier
@@ -139,10 +149,20 @@ class World:
                 c.key: (c.value, c.old_value, c.is_delete) for c in each.changes
             }
         assert self.taken == {
-            identity: changes
+            identity: owned
             for identity, changes in self.tikv.committed.items()
             if self.from_ts < identity[0] <= self.frontier
+            and (owned := {key: change for key, change in changes.items() if self.owns(key)})
         }
+        for piece in self.coverage:
+            tables = {key[:9] for key in KEYS if piece.start <= key < piece.end}
+            is_bounded = min(len(piece.start), len(piece.end)) >= 9
+            if tables and is_bounded and piece.state is PieceState.LIVE:
+                assert any(map(self.owns, tables)), "nothing of other shares is subscribed"
+
+    def owns(self, key: bytes) -> bool:
+        """Which tables there are is known: 0, 1 and 2."""
+        return key[:1] == b"m" or key[8] in TABLES[str(self.share)]
 
     def settle(self) -> None:
         """End all transactions and let everything arrive: the frontier must reach the present."""
@@ -171,11 +191,14 @@ class World:
         st.tuples(st.sampled_from(STEPS), st.integers(0, 50), st.integers(0, 50)), max_size=150
     ),
     st.sampled_from([200, 2000, 1 << 30]),
+    st.sampled_from([*map(Share.parse, TABLES)]),
 )
-@example([("tick", 0, 0), ("locate", 4, 0), ("scan", 3, 0), ("deliver", 5, 0)], 1 << 30)
-def test_at_every_frontier_exactly_the_transactions_through_it_have_come(steps, memory_bytes):
+@example([("tick", 0, 0), ("locate", 4, 0), ("scan", 3, 0), ("deliver", 5, 0)], 1 << 30, Share())
+def test_at_every_frontier_exactly_the_transactions_through_it_have_come(
+    steps, memory_bytes, share
+):
     with tempfile.TemporaryDirectory() as folder:
-        world = World(Path(folder) / "runs", memory_bytes)
+        world = World(Path(folder) / "runs", memory_bytes, share)
         for step in steps:
             world.step(*step)
         world.settle()

@@ -15,9 +15,16 @@ import grpc
 import httpx
 import pytest
 
-from sluice.pump_service.cluster import Heartbeat, NodeError, check_cluster, node_id
+from sluice.pump_service.cluster import (
+    Heartbeat,
+    NodeError,
+    check_cluster,
+    check_share,
+    node_id,
+)
 from sluice.tidb import pb
 from sluice.tidb.etcd import EtcdError, NodeStatus
+from sluice.tidb.table_shares import Share
 from tests.pump_service.pumpkit import CLUSTER, PD, Client, PumpProcess, Site, binlog, free_port
 
 
@@ -444,6 +451,19 @@ def test_a_data_directory_of_another_cluster_is_refused(tmp_path):
     check_cluster(tmp_path, CLUSTER)
     with pytest.raises(NodeError, match=f"cluster {CLUSTER}, but PD belongs to cluster 5"):
         check_cluster(tmp_path, 5)
+
+
+def test_a_data_directory_of_another_share_is_refused_and_an_empty_one_takes_any(tmp_path):
+    check_share(tmp_path, Share(), is_empty=False)
+    with pytest.raises(NodeError, match=r"share 1/1 of the tables, but .* share is '2/3'"):
+        check_share(tmp_path, Share(2, 3), is_empty=False)
+    check_share(tmp_path, Share(2, 3), is_empty=True)
+    check_share(tmp_path, Share(2, 3), is_empty=False)
+    for other in (Share(), Share(1, 3), Share(2, 4)):
+        with pytest.raises(NodeError, match="set it to '2/3'"):
+            check_share(tmp_path, other, is_empty=False)
+    check_share(tmp_path, Share(), is_empty=True)
+    check_share(tmp_path, Share(), is_empty=False)
 
 
 def test_a_start_that_can_t_succeed_ends_with_code_2_and_one_line(site, tmp_path):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from sluice.pump_service.cluster import ReplicaCheck, digest_of
 from sluice.pump_service.store.records import WindowReach
-from sluice.tidb.etcd import CAPTURED_LABEL
+from sluice.tidb.etcd import CAPTURED_LABEL, NodeStatus
 from tests.etl.window_pumps import CLUSTER_ID, WindowPump, batch_of
 
 ROWS = [(10 * n, 10 * n - 1, b"row %d" % n) for n in range(1, 20)]
@@ -61,7 +61,8 @@ def other():
 
 
 def check_of(store, *pumps, node_id="b"):
-    return ReplicaCheck(store, (CLUSTER_ID, node_id), lambda: [pump.status for pump in pumps], None)
+    own = NodeStatus(node_id, "here", label={CAPTURED_LABEL: str(CLUSTER_ID)})
+    return ReplicaCheck(store, own, lambda: [pump.status for pump in pumps], None)
 
 
 def test_equal_pumps_are_compared_as_far_as_both_are_complete_and_once(other):

@@ -120,6 +120,8 @@ def test_an_unknown_key_is_an_error_that_names_it(tmp_path, text, key):
         ("capture = 1", "key capture"),
         ("[capture]\nenabled = 'yes'", "capture.enabled"),
         ("[capture]\nstart-ts = -1", "capture.start-ts"),
+        ("[capture]\nshare = 2", "capture.share"),
+        ("[capture]\nshare = '4/3'", "capture.share"),
         ("[capture]\nmemory = 'much'", "capture.memory"),
         ("[capture]\nmemroy = 1", "unknown key memroy"),
         ("gc-safepoint-ttl = 0\n[capture]", "gc-safepoint-ttl"),
@@ -404,6 +406,8 @@ def test_capture_is_switched_by_its_table_or_by_a_flag(tmp_path):
     text = "[capture]\nstart-ts = 470740408549507073\nmemory = '1 gib'"
     found = _load(tmp_path, text).capture
     assert (found.enabled, found.start_ts, found.memory) == (True, 470740408549507073, 1 << 30)
+    assert found.share.is_whole
+    assert str(_load(tmp_path, "[capture]\nshare = '2/3'").capture.share) == "2/3"
     assert not _load(tmp_path, "[capture]\nenabled = false").capture.enabled
     off = _load(tmp_path, text, "-capture=false").capture
     assert (off.enabled, off.memory) == (False, 1 << 30)

@@ -1,0 +1,170 @@
+"""Pumps share the tables; they are killed and stopped at any moment, and landing joins every
+transaction once.
+"""
+
+import random
+import signal
+import time
+
+import pyarrow as pa
+import pytest
+
+from sluice.etl.landing._job import LandingJob
+from sluice.etl.landing.extract import LandRanges, RowExtractor
+from sluice.etl.landing.planner import PumpUnavailableError, WindowPlanner
+from sluice.etl.settings import Window as Limits
+from sluice.relay import PART_SCHEMA, RelayLog, read_parts
+from sluice.tidb import EtcdClient, NodeStatus, PumpReadError, Registry
+from sluice.tidb.codec.memcomparable import decode_int
+from sluice.tidb.window_schema import WINDOW_SCHEMA
+from tests import recorded_changes
+from tests.pump_service.capture.captured_stage import TIMEOUT_S, Stage, expected
+from tests.pump_service.pumpkit import Etcd
+
+NAME = "08-scan-from-start"
+CLUSTER_ID = 7096212345678901234
+LIMITS = Limits(max_transactions=50, idle_interval_ms=0)
+SHARES = 3
+ACCIDENTS = 6
+
+
+@pytest.fixture
+def etcd(tmp_path):
+    made = Etcd(tmp_path / "etcd")
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def history():
+    return recorded_changes.transactions(NAME)
+
+
+@pytest.fixture
+def stage(tmp_path, etcd, history):
+    """Each table has a region of its own, but two tables share one."""
+    tables = {
+        change.key[:9] for each in history for change in each.changes if change.key[:1] == b"t"
+    }
+    made = Stage(tmp_path, etcd, sorted(tables)[::2])
+    yield made
+    made.close()
+
+
+class Lander:
+    """Lands windows by the real planner and the workers' function, without Spark."""
+
+    def __init__(self, begin, registry, folder):
+        self.now = self.lo = begin
+        self.relay = RelayLog.open(f"file://{folder}/relay")
+        self.parts, self.transactions, self.hosts, self.windows = [], 0, set(), 0
+        self._registry = registry
+        self._planner = WindowPlanner(CLUSTER_ID, LIMITS, lambda: self.now + 1, registry.pumps)
+        work = LandRanges(self.relay.url, CLUSTER_ID)
+        self._job = LandingJob(lambda tasks, *_, **__: list(work(iter(tasks.to_batches()))))
+
+    def land(self):
+        """Land the next window. Return whether there was one."""
+        try:
+            plan = self._planner.plan(self.lo, empty_now=True) if self.now > self.lo else None
+            if plan is None:
+                return False
+            self.windows += 1
+            result = self._job.run(plan, f"token{self.windows}", 60.0)
+        except (PumpUnavailableError, PumpReadError):
+            return False
+        self.hosts |= {one.host for each in plan.ranges for one in (each, *each.others)}
+        self.parts += result.parts
+        self.transactions += result.transactions
+        self.lo = plan.hi
+        status = NodeStatus("reader", "here", "paused", max_commit_ts=self.lo)
+        self._registry.update_drainer(status)
+        return True
+
+    def wait_through(self, ts, stage):
+        deadline = time.monotonic() + TIMEOUT_S
+        while self.lo < ts:
+            stage.advance(ts)
+            assert self.land() or time.monotonic() < deadline, (self.lo, ts)
+
+    def close(self):
+        self._planner.close()
+
+
+@pytest.fixture
+def lander(etcd, tmp_path, history):
+    with EtcdClient(f"http://127.0.0.1:{etcd.port}", timeout_s=30) as client:
+        made = Lander(history[len(history) // 2].commit_ts, Registry(client), tmp_path)
+        yield made
+        made.close()
+
+
+def rows_of(table):
+    """Each transaction's rows, and the order of their kinds."""
+    names = ("commit_ts", "start_ts", "kind", "table_id", "row")
+    found = {}
+    for commit, start, *row in zip(*(table[name].to_pylist() for name in names)):
+        found.setdefault((commit, start), []).append(row)
+    return found
+
+
+def test_of_shares_on_pumps_that_die_and_freeze_every_transaction_is_landed_once_and_whole(
+    stage, history, lander
+):
+    begin = lander.lo
+    for each in history:
+        if each.commit_ts <= begin:
+            stage.apply(each, in_two_phases=False)
+    pumps = [
+        stage.pump(f"{name}-{number}", begin, f"{number}/{SHARES}")
+        for name in ("first", "second")
+        for number in range(1, SHARES + 1)
+    ]
+    for pump in pumps:
+        pump.start()
+    rest = [each for each in history if each.commit_ts > begin]
+    chance = random.Random(11)
+    accidents = set(chance.sample(range(len(rest)), ACCIDENTS))
+    hit, frozen = None, False
+    for number, each in enumerate(rest):
+        stage.apply(each, in_two_phases=bool(number % 3))
+        if number + 1 < len(rest) and rest[number + 1].commit_ts == each.commit_ts:
+            continue
+        lander.now = each.commit_ts
+        stage.advance(each.commit_ts)
+        if number % 7 == 0:
+            lander.land()
+        if number in accidents:
+            if hit is not None and frozen:
+                hit.process.send_signal(signal.SIGCONT)
+            elif hit is not None:
+                hit.start()
+            hit, frozen = chance.choice(pumps), not frozen
+            hit.process.send_signal(signal.SIGSTOP if frozen else signal.SIGKILL)
+            if not frozen:
+                hit.process.wait()
+    end = rest[-1].commit_ts
+    lander.wait_through(end, stage)
+    if frozen:
+        hit.process.send_signal(signal.SIGCONT)
+    wanted = expected(history, begin, end)
+    columns = zip(WINDOW_SCHEMA, zip(*wanted))
+    batch = pa.record_batch(
+        [pa.array(values, field.type) for field, values in columns], WINDOW_SCHEMA
+    )
+    extractor = RowExtractor("model")
+    model = rows_of(pa.Table.from_batches(extractor.extract(batch), PART_SCHEMA))
+    landed = rows_of(read_parts(lander.relay.storage, lander.parts))
+    assert list(landed) == list(model)
+    assert {name: sorted(rows) for name, rows in landed.items()} == {
+        name: sorted(rows) for name, rows in model.items()
+    }
+    assert lander.transactions == len(wanted)
+    assert len(lander.hosts) > SHARES
+    tables = {
+        decode_int(change.key, 1)[0]
+        for each in rest
+        for change in each.changes
+        if change.key[:1] == b"t"
+    }
+    assert len(tables) > SHARES
