@@ -32,6 +32,7 @@ COPY plugins ./plugins
 COPY pump_service ./pump_service
 COPY relay ./relay
 COPY sluice ./sluice
+COPY spark ./spark
 COPY tidb ./tidb
 COPY errors.py ./
 RUN SLUICE_COMPILED=1 uv build --quiet --wheel --out-dir /dist

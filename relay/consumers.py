@@ -5,8 +5,9 @@ Windows that one of them has not passed stay.
     <url>/consumers/<name>.json    {"checkpoint_ts": TSO, "what": text, "noted_ms": Unix time}
 
 A consumer that applies windows records its position from time to time, and is removed when it is
-done. One that is given up keeps windows until its file is removed. The time to keep is counted back
-from the consumers' positions in the upstream's time, not by this machine's clock.
+done. A Spark stream does so under the name that its user gave it. One that is given up keeps
+windows until its file is removed. The time to keep is counted back from the consumers' positions in
+the upstream's time, not by this machine's clock.
 """
 
 from __future__ import annotations
@@ -17,11 +18,12 @@ import time
 import zlib
 from typing import Any
 
-from sluice.relay.errors import RelayCorruptError
+from sluice.relay.errors import RelayCorruptError, RelayError
 from sluice.relay.format_version import parse_json
 from sluice.relay.log import RelayLog
 
 _UNITS = {"m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_NAME = re.compile(r"[A-Za-z0-9_-]+\Z")
 _SPAN = re.compile(r"(\d+)([mhd])\Z")
 MIN_KEEP_MS = 3_600_000
 """An upload that was given up may arrive late; a store refuses one that is older than 15 minutes.
@@ -57,6 +59,27 @@ ARCHIVE_CONSUMER = "archive"
 def consumer_name(downstream: str) -> str:
     """Return the consumer name of a pipeline that applies to `downstream`."""
     return f"apply-{zlib.crc32(downstream.encode()):08x}"
+
+
+_STREAM_PREFIX = "spark-"
+
+
+def stream_consumer(name: str, table: str) -> str:
+    """Return the consumer name of a Spark stream of a table's changes.
+
+    Raises RelayError for a `name` that no file can have.
+    """
+    if not _NAME.match(name):
+        raise RelayError(
+            f"{name!r} can't be the name of a consumer: letters, digits, - and _ can",
+            hint="rename it",
+        )
+    return f"{_STREAM_PREFIX}{name}-{zlib.crc32(table.encode()):08x}"
+
+
+def applies(name: str) -> bool:
+    """Return whether a consumer writes windows downstream: a pipeline, or a job of one."""
+    return name != ARCHIVE_CONSUMER and not name.startswith(_STREAM_PREFIX)
 
 
 class Consumers:

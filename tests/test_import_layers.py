@@ -29,6 +29,7 @@ PACKAGES = {
     "pump_service": {"errors", "tidb"},
     "etl": {"errors", "relay", "tidb"},
     "relay": {"errors", "tidb"},
+    "spark": {"errors", "etl", "relay", "tidb"},
     "tidb": {"errors"},
     "errors": set(),
     "devstack": ANYTHING - {"cli", "expectations"},

@@ -3,6 +3,7 @@
 See docs/how-to/query-the-past.md.
 """
 
+from sluice.etl.history.lake._rows import LakeLayout
 from sluice.etl.history.lake._types import LakeColumn, lake_columns
 from sluice.etl.history.lake.live import live_files, remove_superseded
 from sluice.etl.history.lake.writer import BUFFER_BYTES, LakeWriter, write_lake
@@ -10,6 +11,7 @@ from sluice.etl.history.lake.writer import BUFFER_BYTES, LakeWriter, write_lake
 __all__ = [
     "BUFFER_BYTES",
     "LakeColumn",
+    "LakeLayout",
     "LakeWriter",
     "lake_columns",
     "live_files",

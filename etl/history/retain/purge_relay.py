@@ -13,7 +13,7 @@ from sluice.etl.history.errors import NotArchivedError
 from sluice.etl.history.retain.verify import verify_window
 from sluice.relay import RelayLog
 from sluice.relay.archive import Archive, Pins
-from sluice.relay.consumers import ARCHIVE_CONSUMER, Consumers
+from sluice.relay.consumers import Consumers, applies
 from sluice.tidb import tso
 
 __all__ = ["PurgeResult", "purge_windows"]
@@ -46,7 +46,7 @@ def purge_windows(
     if not keep_ms:
         return PurgeResult(held_by="[relay] keep, which isn't set")
     positions = Consumers(relay).positions()
-    if not set(positions) - {ARCHIVE_CONSUMER}:
+    if not any(map(applies, positions)):
         return PurgeResult(held_by="that no pipeline has applied anything yet")
     last = min(positions, key=lambda name: positions[name])
     before = positions[last] - tso.span(keep_ms)
