@@ -221,7 +221,9 @@ def _cpu(result: ApplyResult, relay: RelayLog, seen: list[_Seen]) -> None:
 def _stages(result: ApplyResult, stack: Stack) -> None:
     """Sum the stages that the apply task logged for its batches behind those of the first line."""
     reports: dict[int, dict[str, Any]] = {}
-    for log in (stack.home / "airflow" / "logs").glob("dag_id=replicate/*/task_id=apply/*.log"):
+    for log in (stack.home / "airflow" / "logs").glob(
+        "dag_id=sluice_replicate/*/task_id=apply/*.log"
+    ):
         for line in log.read_text(encoding="utf-8").splitlines():
             with contextlib.suppress(ValueError, KeyError, AttributeError):
                 event = json.loads(line)["event"]

@@ -152,7 +152,7 @@ def forget(
 
 
 def _older(jobs: Jobs, age: str) -> list[str]:
-    from sluice.relay.consumers import keep_ms
+    from sluice.etl.settings.pauses import keep_ms
     from sluice.relay.jobs import FINAL_STATES
 
     try:

@@ -208,8 +208,8 @@ def _text(status: dict[str, Any]) -> str:
 
 
 _AFTERWARDS = {
-    "archive": "`airflow dags unpause archive`",
-    "compact": "`airflow dags unpause archive`",
+    "archive": "unpause the DAG archive",
+    "compact": "unpause the DAG archive",
     "retain": "the next run of the DAG archive tries again",
 }
 """The command to run after following the hint; for all other tasks it is `sluice resume`."""

@@ -13,8 +13,8 @@ from typing import Any
 
 from airflow.sdk import Param, task
 
+from sluice.airflow.dag_factory import dag_per_pipeline, plan_task
 from sluice.etl.settings.pipelines import NamedPipeline
-from sluice.etl.tasks.dag_factory import dag_per_pipeline, plan_task
 
 NAMES = {"type": ["null", "array"], "items": {"type": "string", "minLength": 1}}
 TEXT = {

@@ -11,8 +11,8 @@ from typing import Any
 
 from airflow.sdk import Param, task
 
+from sluice.airflow.dag_factory import dag_per_pipeline
 from sluice.etl.settings.pipelines import NamedPipeline
-from sluice.etl.tasks.dag_factory import dag_per_pipeline
 
 # As sluice.etl.operate.ACTIONS, which a test holds it to: Airflow reads this file again and again,
 # and the pipeline is not loaded for it.
@@ -91,4 +91,4 @@ def wire(pipeline: NamedPipeline) -> None:
     act()
 
 
-dag_per_pipeline("operate", __doc__, wire, params=PARAMS, default_args={})
+dag_per_pipeline("operate", __doc__, wire, params=PARAMS, default_args={"retries": 0})

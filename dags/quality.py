@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from airflow.sdk import Param
 
+from sluice.airflow.dag_factory import check_task, dag_per_pipeline
 from sluice.etl.settings.pipelines import NamedPipeline
-from sluice.etl.tasks.dag_factory import check_task, dag_per_pipeline
 
 PARAMS = {
     "on": Param(
@@ -49,4 +49,7 @@ def wire(pipeline: NamedPipeline) -> None:
     check_task(pipeline, "sluice.expectations.tasks", "quality", task_id="look")
 
 
-dag_per_pipeline("quality", __doc__, wire, params=PARAMS, schedule="@hourly")
+dag_per_pipeline(
+    "quality", __doc__, wire, params=PARAMS,
+    schedule=lambda pipeline: pipeline.schedule("quality", "every", ""),
+)  # fmt: skip

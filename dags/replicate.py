@@ -15,9 +15,9 @@ from typing import Any
 
 from airflow.sdk import Param, task
 
+from sluice.airflow.dag_factory import dag_per_pipeline
 from sluice.etl.settings.pipelines import NamedPipeline
 from sluice.etl.tasks.airflow_run import RunDeadline
-from sluice.etl.tasks.dag_factory import dag_per_pipeline
 
 AS_SET = "as in sluice.toml"
 PARAMS = {
@@ -83,6 +83,6 @@ def wire(pipeline: NamedPipeline) -> None:
 
 
 dag_per_pipeline(
-    "replicate", __doc__, wire, params=PARAMS, schedule="@continuous",
+    "replicate", __doc__, wire, params=PARAMS, schedule=lambda _: "@continuous",
     max_consecutive_failed_dag_runs=1,  # an operator has to act first: the DAG pauses
 )  # fmt: skip

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from airflow.sdk import Param
 
+from sluice.airflow.dag_factory import dag_per_pipeline, job_tasks
 from sluice.etl.settings.pipelines import NamedPipeline
-from sluice.etl.tasks.dag_factory import dag_per_pipeline, job_tasks
 
 NAMES = {"type": ["null", "array"], "items": {"type": "string", "pattern": "^\\s*$|^[^.]+\\..+$"}}
 PLACE = {"type": ["null", "string"], "section": "To another server"}

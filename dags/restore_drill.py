@@ -1,6 +1,6 @@
 """Define the DAG ``restore_drill``: try a restore before it is needed.
 
-It checks every hour whether a drill is due (`[archive] drills-every`, weekly by default). A drill
+It runs every `[archive] drills-every`, weekly by default, unless one has run meanwhile. A drill
 restores some tables as of a moment, both chosen at random, into databases of their own, verifies
 them, drops them, and records how long it took. One that fails fails the run: so would a restore.
 Triggered by hand it runs at once.
@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from airflow.sdk import Param
 
+from sluice.airflow.dag_factory import check_task, dag_per_pipeline
 from sluice.etl.settings.pipelines import NamedPipeline
-from sluice.etl.tasks.dag_factory import check_task, dag_per_pipeline
 
 PARAMS = {
     "tables": Param(
@@ -42,4 +42,7 @@ def wire(pipeline: NamedPipeline) -> None:
     check_task(pipeline, "sluice.etl.tasks.drill", "drill", task_id="drill")
 
 
-dag_per_pipeline("restore_drill", __doc__, wire, params=PARAMS, schedule="@hourly")
+dag_per_pipeline(
+    "restore_drill", __doc__, wire, params=PARAMS,
+    schedule=lambda pipeline: pipeline.schedule("archive", "drills-every", "7d"),
+)  # fmt: skip

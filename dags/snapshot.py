@@ -1,17 +1,17 @@
 """Define the DAG ``snapshot``: put a snapshot of all tables into the archive; restores begin there.
 
-It checks once an hour, and makes a snapshot when the youngest one is older than `[archive]
-snapshots-every`. Triggered with a form, it makes one at once: `plan` reports what will be done and
-what prevents it. `work` is a job: killed, or triggered again with the same values, it continues
-with what is left; `sluice jobs` shows how far it is, pauses it, and cancels it.
+It makes one every `[archive] snapshots-every`, unless a younger one is there. Triggered with a
+form, it makes one at once: `plan` reports what will be done and what prevents it. `work` is a job:
+killed, or triggered again with the same values, it continues with what is left; `sluice jobs` shows
+how far it is, pauses it, and cancels it.
 """
 
 from __future__ import annotations
 
 from airflow.sdk import Param
 
+from sluice.airflow.dag_factory import dag_per_pipeline, job_tasks
 from sluice.etl.settings.pipelines import NamedPipeline
-from sluice.etl.tasks.dag_factory import dag_per_pipeline, job_tasks
 
 PARAMS = {
     "source": Param(
@@ -50,4 +50,7 @@ def wire(pipeline: NamedPipeline) -> None:
     job_tasks(pipeline, "snapshot")
 
 
-dag_per_pipeline("snapshot", __doc__, wire, params=PARAMS, schedule="@hourly")
+dag_per_pipeline(
+    "snapshot", __doc__, wire, params=PARAMS,
+    schedule=lambda pipeline: pipeline.schedule("archive", "snapshots-every", "1d"),
+)  # fmt: skip

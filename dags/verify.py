@@ -1,18 +1,18 @@
 """Define the DAG ``verify``: compare both sides at a live checkpoint, beside replication.
 
-Replication does not pause. The DAG checks once an hour, and compares all tables when the last
-verification is `[verify] every` ago. Triggered with a form, it compares the tables of the form at
-once. `plan` records the job, `compare` does it: killed, or triggered again with the same values, it
-continues with the tables that are left; `sluice jobs` shows how far it is, pauses it, and cancels
-it. Rows that differ fail the run, which names them.
+Replication does not pause. The DAG compares all tables every `[verify] every`, unless somebody has
+meanwhile. Triggered with a form, it compares the tables of the form at once. `plan` records the
+job, `compare` does it: killed, or triggered again with the same values, it continues with the
+tables that are left; `sluice jobs` shows how far it is, pauses it, and cancels it. Rows that differ
+fail the run, which names them.
 """
 
 from __future__ import annotations
 
 from airflow.sdk import Param
 
+from sluice.airflow.dag_factory import dag_per_pipeline, job_tasks
 from sluice.etl.settings.pipelines import NamedPipeline
-from sluice.etl.tasks.dag_factory import dag_per_pipeline, job_tasks
 
 PARAMS = {
     "tables": Param(
@@ -40,4 +40,7 @@ def wire(pipeline: NamedPipeline) -> None:
     job_tasks(pipeline, "verify", task_id="compare")
 
 
-dag_per_pipeline("verify", __doc__, wire, params=PARAMS, schedule="@hourly")
+dag_per_pipeline(
+    "verify", __doc__, wire, params=PARAMS,
+    schedule=lambda pipeline: pipeline.schedule("verify", "every", ""),
+)  # fmt: skip

@@ -13,9 +13,9 @@ from typing import Any
 
 from airflow.sdk import task
 
+from sluice.airflow.dag_factory import dag_per_pipeline
 from sluice.etl.settings.pipelines import NamedPipeline
 from sluice.etl.tasks.airflow_run import RunDeadline
-from sluice.etl.tasks.dag_factory import dag_per_pipeline
 
 
 def wire(pipeline: NamedPipeline) -> None:
@@ -41,5 +41,5 @@ dag_per_pipeline(
     __doc__,
     wire,
     is_paused_upon_creation=True,
-    schedule=timedelta(minutes=10),
+    schedule=lambda _: timedelta(minutes=10),
 )

@@ -20,7 +20,7 @@ from sluice.devstack.launch import LOOPBACK, airflow_url, get_json, password_fil
 from sluice.devstack.launch.airflow import USER
 from sluice.devstack.state import StackError
 
-DAG = "replicate"
+DAG = "sluice_replicate"
 REGISTRY_PREFIX = "/tidb-binlog/"
 _MAX_ATTEMPTS = 10
 

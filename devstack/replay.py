@@ -102,7 +102,7 @@ def _halt_pipeline(stack: Stack, airflow: AirflowClient) -> None:
     if not airflow.is_known():
         errors = airflow.import_errors()
         raise StackError(
-            "Airflow doesn't know the DAG replicate"
+            "Airflow doesn't know the DAG sluice_replicate"
             + (f": {'; '.join(errors)}" if errors else " (yet): try again in a few seconds")
         )
     airflow.pause(paused=True)
@@ -237,7 +237,7 @@ def hint(stack: Stack) -> str:
         else []
     )
     logs = sorted(
-        (stack.home / "airflow" / "logs").glob("dag_id=replicate/*/task_id=*/*.log"),
+        (stack.home / "airflow" / "logs").glob("dag_id=sluice_replicate/*/task_id=*/*.log"),
         key=lambda path: path.stat().st_mtime,
     )
     for log in reversed(logs[-4:]):

@@ -8,8 +8,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from sluice.etl.settings import Settings, read_target
-from sluice.etl.tasks.airflow_run import is_scheduled
+from sluice.etl.settings import Settings, pauses, read_target
 from sluice.expectations.results import QualityResults, QualityRun
 from sluice.expectations.run import QualityRequest, run_quality
 from sluice.tidb import tso
@@ -19,13 +18,16 @@ __all__ = ["is_due", "look"]
 log = logging.getLogger("sluice.quality")
 
 
-def look(settings: Settings, run_id: str, asked: Mapping[str, Any]) -> dict[str, Any] | None:
+def look(
+    settings: Settings, asked: Mapping[str, Any], *, run_id: str, scheduled: bool
+) -> dict[str, Any] | None:
     """Check what the form asks for (`on`, `suites`, `as_of`, `copy`).
 
-    In a run that Airflow's clock began, only if it is due. Returns the summary, None if nothing was
-    checked. Raises QualityFailedError, and as `run_quality`.
+    In a run that Airflow's clock began (`scheduled`), only if it is due. Returns the summary, None
+    if nothing was checked. Raises QualityFailedError, and as `run_quality`.
     """
-    if is_scheduled(run_id):
+    del run_id
+    if scheduled:
         if not is_due(settings):
             log.info(
                 "not due: [quality] every is %r, hours %r",
@@ -43,12 +45,9 @@ def look(settings: Settings, run_id: str, asked: Mapping[str, Any]) -> dict[str,
 def is_due(settings: Settings, now_ms: int | None = None) -> bool:
     """Return whether `[quality] every` has passed since the last run, at an hour of `hours`."""
     now = time.time_ns() // 1_000_000 if now_ms is None else now_ms
-    if not settings.quality.every_ms:
-        return False
     if datetime.fromtimestamp(now / 1000, UTC).hour not in settings.quality.hours_utc:
         return False
-    # An hourly schedule comes a little earlier or later each time.
-    return now - QualityResults(settings).newest_ms() >= settings.quality.every_ms - 1_800_000
+    return pauses.is_due(QualityResults(settings).newest_ms(), settings.quality.every_ms, now)
 
 
 def _request_from_form(asked: Mapping[str, Any]) -> QualityRequest:

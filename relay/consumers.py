@@ -22,36 +22,7 @@ from sluice.relay.errors import RelayCorruptError, RelayError
 from sluice.relay.format_version import parse_json
 from sluice.relay.log import RelayLog
 
-_UNITS = {"m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _NAME = re.compile(r"[A-Za-z0-9_-]+\Z")
-_SPAN = re.compile(r"(\d+)([mhd])\Z")
-MIN_KEEP_MS = 3_600_000
-"""An upload that was given up may arrive late; a store refuses one that is older than 15 minutes.
-Until then its place is kept.
-"""
-
-
-def span_ms(text: str) -> int:
-    """Return milliseconds of a span such as "7d", "36h", "5m". Raises ValueError."""
-    match = _SPAN.match(text)
-    if match is None:
-        raise ValueError(f"{text!r}: a number and m, h or d are expected, as in 7d")
-    return int(match[1]) * _UNITS[match[2]]
-
-
-def keep_ms(text: str) -> int:
-    """Return milliseconds for which something is kept, such as "7d", "36h"; 0 for "".
-
-    Raises ValueError.
-    """
-    if not text:
-        return 0
-    span = span_ms(text)
-    if span < MIN_KEEP_MS:
-        raise ValueError(f"{text!r}: at least 1h")
-    return span
-
-
 ARCHIVE_CONSUMER = "archive"
 """The archive's name among the consumers; its position is what it has archived."""
 

@@ -22,8 +22,8 @@ ANYTHING = {
     "bench",
 }
 PACKAGES = {
-    "airflow": {"errors", "etl", "relay", "tidb"},
-    "dags": {"etl"},
+    "airflow": {"errors", "etl", "expectations", "relay", "tidb"},
+    "dags": {"airflow", "etl"},
     "expectations": {"errors", "etl", "relay", "tidb"},
     "plugins": {"errors", "etl", "expectations", "relay"},
     "pump_service": {"errors", "tidb"},

@@ -128,6 +128,7 @@ def _environment(site: StackPaths, data: Path, port: int, dags: Path) -> dict[st
         "AIRFLOW_CONFIG": str(airflow_cfg()),
         "AIRFLOW__CORE__DAGS_FOLDER": str(dags),
         "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"{airflow_url(port)}/execution/",
+        "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "False",  # it is there to be tried
         "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": f"{USER}:admin",
         "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(password_file(site.home)),
         "AIRFLOW__CORE__FERNET_KEY_CMD": secret("fernet"),

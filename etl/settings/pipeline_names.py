@@ -68,6 +68,9 @@ def name_problem(path: Path, found: Collection[str]) -> str:
     return ""
 
 
-def dag_id(kind: str, name: str) -> str:
-    """Return the id of a pipeline's DAG of a kind, such as ``replicate``; `name` may be empty."""
-    return f"{kind}_{name}" if name else kind
+def dag_id(kind: str, name: str, prefix: str) -> str:
+    """Return the id of a pipeline's DAG of a kind, such as ``sluice_replicate``.
+
+    `name` and `prefix` may be empty.
+    """
+    return f"{prefix}{kind}_{name}" if name else f"{prefix}{kind}"

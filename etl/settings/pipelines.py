@@ -1,13 +1,14 @@
 """The pipelines: one of the file ``SLUICE_CONFIG``, and one for each file in ``SLUICE_PIPELINES``.
 
 The latter is a folder; each of its ``*.toml`` is a pipeline with the file's name. The first has no
-name, and its DAGs are called ``replicate``, ``archive`` and so on; those of the pipeline ``shop``
-are ``replicate_shop``, ``archive_shop``. Both variables may be set: a user with one pipeline who
-adds another leaves the first as it is. Without either there is the one without a name, and its
-tasks report what is missing.
+name, and its DAGs are called ``sluice_replicate``, ``sluice_archive`` and so on; those of the
+pipeline ``shop`` are ``sluice_replicate_shop``, ``sluice_archive_shop``. Both variables may be set:
+a user with one pipeline who adds another leaves the first as it is. Without either there is the one
+without a name, and its tasks report what is missing.
 
-Airflow parses DAG files again and again, so this reads no file; a file is read when its settings
-are needed. An error of one pipeline never affects another: see `Pipelines.problems`.
+Airflow parses DAG files again and again. They need section ``[airflow]`` and the schedules, and
+nothing heavy is imported for these; all other settings are read when a task needs them. An error of
+one pipeline never affects another: see `Pipelines.problems`.
 """
 
 from __future__ import annotations
@@ -16,10 +17,13 @@ import os
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sluice.etl.settings.airflow_section import Airflow
 from sluice.etl.settings.errors import SettingsError
+from sluice.etl.settings.pauses import hours_of_day, keep_ms
 from sluice.etl.settings.pipeline_names import (
     CONFIG_VARIABLE,
     FOLDER_VARIABLE,
@@ -28,6 +32,7 @@ from sluice.etl.settings.pipeline_names import (
     folder_of_pipelines,
     name_problem,
 )
+from sluice.etl.settings.section_parser import parse_section
 
 if TYPE_CHECKING:
     from sluice.etl.settings.sections import Settings
@@ -53,13 +58,42 @@ class NamedPipeline:
         return load_settings(self.path)
 
     def dag_id(self, kind: str) -> str:
-        """Return the id of its DAG of that kind: ``replicate``, or ``replicate_<name>``."""
-        return dag_id(kind, self.name)
+        """Return the id of its DAG of that kind: ``sluice_replicate``, with its name behind."""
+        return dag_id(kind, self.name, self.airflow.dag_prefix)
+
+    @property
+    def airflow(self) -> Airflow:
+        """Return section ``[airflow]``; the defaults if the file has an error, which is reported.
+
+        Its tasks and `Pipelines.problems` report it.
+        """
+        try:
+            return _airflow_section(self.path, self._document())
+        except SettingsError:
+            return Airflow()
+
+    def schedule(self, section: str, key: str, default: str) -> timedelta | str | None:
+        """Return a setting such as ``[verify] every`` as a schedule, None if it is empty.
+
+        With `hours` in the section it is a cron expression: once in each of these hours, UTC.
+        """
+        try:
+            setting = _declared_places(self._document())
+            every_ms, hours = keep_ms(setting(section, key, default)), setting(section, "hours")
+            in_hours = ",".join(map(str, sorted(hours_of_day(hours))))
+        except (SettingsError, ValueError):
+            return None
+        if every_ms and hours:
+            return f"0 {in_hours} * * *"
+        return timedelta(milliseconds=every_ms) if every_ms else None
 
     @property
     def tags(self) -> list[str]:
-        """Return the tags of its DAGs: one that all have, and its name if it has one."""
-        return ["sluice", self.name] if self.name else ["sluice"]
+        """Return the tags of its DAGs: one that all have, its name if it has one, its own."""
+        return ["sluice", *([self.name] if self.name else []), *self.airflow.tags]
+
+    def _document(self) -> dict[str, Any]:
+        return _document(self.path) if self.path is not None else {}
 
 
 class Pipelines(Mapping[str, NamedPipeline]):
@@ -99,7 +133,7 @@ class Pipelines(Mapping[str, NamedPipeline]):
             if pipeline.path is None:
                 continue
             try:
-                _document(pipeline.path)
+                _airflow_section(pipeline.path, _document(pipeline.path))
             except SettingsError as error:
                 found.append(str(error))
             else:
@@ -131,6 +165,17 @@ def check_pipelines() -> None:
     """Check all pipelines' files. Raises SettingsError with a line for each error."""
     if found := pipelines().problems():
         raise SettingsError("\n".join(found))
+
+
+def _airflow_section(path: Path | None, document: Mapping[str, Any]) -> Airflow:
+    raw = document.get("airflow", {})
+    if not isinstance(raw, Mapping):
+        raise SettingsError(f"{path}: [airflow] must be a table")
+    try:
+        return parse_section(str(path), "airflow", Airflow, raw)
+    except SettingsError as error:
+        text = str(error)
+        raise SettingsError(text if str(path) in text else f"{path}: {text}") from None
 
 
 def _document(path: Path) -> dict[str, Any]:

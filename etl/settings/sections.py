@@ -10,9 +10,10 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from sluice.etl.changes.rules import Filter, ReplicationRules, Routes
+from sluice.etl.settings.airflow_section import Airflow
 from sluice.etl.settings.drainer_toml import DrainerSettingsError, drainer_password
 from sluice.etl.settings.errors import SettingsError
-from sluice.etl.settings.pauses import parse_pause_ms
+from sluice.etl.settings.pauses import hours_of_day, keep_ms, parse_pause_ms, span_ms
 from sluice.etl.settings.pipeline_names import dag_id
 from sluice.etl.settings.secrets import from_connection, from_environment, from_file
 from sluice.etl.settings.sinks import File, Kafka
@@ -145,7 +146,7 @@ class Relay:
     @property
     def keep_ms(self) -> int:
         """Return `keep` in ms, 0 for ever. Raises ValueError."""
-        return _keep_ms(self.keep)
+        return keep_ms(self.keep)
 
     @property
     def put_every_ms(self) -> int:
@@ -155,12 +156,6 @@ class Relay:
         from sluice.relay.url import local_folder
 
         return 0 if local_folder(self.url) is not None else _DEFAULT_PUT_INTERVAL_MS
-
-
-def _keep_ms(text: str) -> int:
-    from sluice.relay.consumers import keep_ms
-
-    return keep_ms(text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,8 +211,6 @@ class Archive:
     @property
     def every_ms(self) -> int:
         """Return `every` in ms, above 0. Raises ValueError."""
-        from sluice.relay.consumers import span_ms
-
         if not (found := span_ms(self.every)):
             raise ValueError(f"{self.every!r}: at least 1m")
         return found
@@ -225,22 +218,22 @@ class Archive:
     @property
     def keep_ms(self) -> int:
         """Return `keep` in ms, 0 for ever. Raises ValueError."""
-        return _keep_ms(self.keep)
+        return keep_ms(self.keep)
 
     @property
     def snapshots_every_ms(self) -> int:
         """Return `snapshots_every` in ms, 0 for never. Raises ValueError."""
-        return _keep_ms(self.snapshots_every)
+        return keep_ms(self.snapshots_every)
 
     @property
     def snapshots_keep_ms(self) -> int:
         """Return `snapshots_keep` in ms, 0: as long as `keep`. Raises ValueError."""
-        return _keep_ms(self.snapshots_keep)
+        return keep_ms(self.snapshots_keep)
 
     @property
     def drills_every_ms(self) -> int:
         """Return `drills_every` in ms, 0 for never. Raises ValueError."""
-        return _keep_ms(self.drills_every)
+        return keep_ms(self.drills_every)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -264,7 +257,7 @@ class Verify:
     @property
     def every_ms(self) -> int:
         """Return `every` in ms, 0 for never. Raises ValueError."""
-        return _keep_ms(self.every)
+        return keep_ms(self.every)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -317,7 +310,7 @@ class Quality:
     @property
     def every_ms(self) -> int:
         """Return `every` in ms, 0 for never. Raises ValueError."""
-        return _keep_ms(self.every)
+        return keep_ms(self.every)
 
     @property
     def hours_utc(self) -> frozenset[int]:
@@ -325,15 +318,7 @@ class Quality:
 
         Raises ValueError.
         """
-        if not self.hours:
-            return frozenset(range(24))
-        low, dash, high = self.hours.partition("-")
-        if not (
-            dash and low.isdecimal() and high.isdecimal() and int(low) < 24 and int(high) <= 24
-        ):
-            raise ValueError(f"{self.hours!r}: two hours of the day, as in 22-4")
-        begin, end = int(low), int(high)
-        return frozenset(hour % 24 for hour in range(begin, end if end > begin else end + 24))
+        return hours_of_day(self.hours)
 
 
 @dataclass(frozen=True, slots=True)
@@ -474,6 +459,7 @@ class Settings:
     apply: Apply = field(default_factory=Apply, kw_only=True)
     file: File = field(default_factory=File, kw_only=True)
     kafka: Kafka = field(default_factory=Kafka, kw_only=True)
+    airflow: Airflow = field(default_factory=Airflow, kw_only=True)
     filters: Filter = field(default_factory=Filter, kw_only=True)
     """Section ``[filter]``, see `sluice.etl.settings.rules`."""
     routes: Routes = field(default_factory=Routes, kw_only=True)
@@ -484,8 +470,8 @@ class Settings:
     """The pipeline's, as its file in the folder of pipelines is called; empty for the only one."""
 
     def dag_id(self, kind: str) -> str:
-        """Return the id of the pipeline's DAG of a kind: ``replicate``, or ``replicate_<name>``."""
-        return dag_id(kind, self.name)
+        """Return the id of the pipeline's DAG of a kind, such as ``sluice_replicate_shop``."""
+        return dag_id(kind, self.name, self.airflow.dag_prefix)
 
     def spark_role(self, kind: str) -> str:
         """Return a role's session name on the Spark Connect server.

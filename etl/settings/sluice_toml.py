@@ -12,7 +12,6 @@ from __future__ import annotations
 import dataclasses
 import logging
 import os
-import re
 import tomllib
 import typing
 from collections.abc import Mapping
@@ -22,33 +21,13 @@ from sluice.etl.settings.drainer_toml import DrainerSettingsError, read_drainer
 from sluice.etl.settings.errors import SettingsError
 from sluice.etl.settings.pipeline_names import CONFIG_VARIABLE, FOLDER_VARIABLE, NAME, name_of
 from sluice.etl.settings.rules import RuleError, parse_filter, parse_routes
+from sluice.etl.settings.section_parser import parse_section
 from sluice.etl.settings.sections import MODES, Downstream, Quality, Settings
 from sluice.etl.settings.store_connection import provide_credentials
 
 log = logging.getLogger("sluice")
 
 
-_SECRET = re.compile(r"(^|[-_])(password|passwd|pwd|secret|token)$", re.IGNORECASE)
-
-_POSITIVE_KEYS = {
-    "max_transactions",
-    "max_bytes",
-    "idle_interval_ms",
-    "poll_interval_ms",
-    "interval_ms",
-    "max_rows",
-    "aligned_chunk_wait_ms",
-    "worker_count",
-    "connect_timeout_s",
-    "read_timeout_s",
-    "max_file_bytes",
-    "max_message_bytes",
-    "timeout_s",
-    "rows_per_second",
-    "megabytes_per_second",
-    "days",
-    "delay_ms",
-}
 _RULE_SECTIONS = {"filter", "route"}
 _DERIVED_FIELDS = ("filters", "routes", "ignored_ts", "name")
 
@@ -122,7 +101,7 @@ def parse_settings(document: Mapping[str, object], name: str = "settings") -> Se
         raw = document.get(section, {})
         if not isinstance(raw, Mapping):
             raise SettingsError(f"{name}: [{section}] must be a table")
-        sections[section] = _section(name, section, kind, raw)
+        sections[section] = parse_section(name, section, kind, raw)
     settings = Settings(
         **sections,  # type: ignore[arg-type]
         **_rules(name, document, typing.cast(Downstream, sections["downstream"])),  # type: ignore[arg-type]
@@ -217,55 +196,3 @@ def _check_downstream(name: str, settings: Settings) -> None:
             raise SettingsError(
                 f"{name}: [downstream] type = {kind!r}: must be 'mysql', 'file' or 'kafka'"
             )
-
-
-def _dotted(table: Mapping[str, object]) -> dict[str, object]:
-    """Join nested tables into dotted keys, as TOML splits ``spark.executor.memory`` into three."""
-    found: dict[str, object] = {}
-    for key, value in table.items():
-        inner = _dotted(value) if isinstance(value, dict) else {"": value}
-        found |= {f"{key}.{rest}".rstrip("."): one for rest, one in inner.items()}
-    return found
-
-
-def _section(name: str, section: str, kind: type, raw: Mapping[str, object]) -> object:
-    hints = typing.get_type_hints(kind)
-    values: dict[str, object] = {}
-    for key, value in raw.items():
-        attribute = key.replace("-", "_")
-        if attribute not in hints and _SECRET.search(key):
-            what, where = (
-                ("tokens", "[spark]") if section == "spark" else ("passwords", "[downstream]")
-            )
-            raise SettingsError(
-                f"{name}: [{section}] {key}: {what} are not written into this file; name its place"
-                f" with {what[:-1]}-env (an environment variable), {what[:-1]}-file (a file's first"
-                f" line) or {what[:-1]}-connection (an Airflow connection) in {where}"
-            )
-        if attribute not in hints or "_" in key:
-            known = ", ".join(hint.replace("_", "-") for hint in hints)
-            raise SettingsError(f"{name}: unknown key [{section}] {key}; known are {known}")
-        wanted = typing.get_origin(hints[attribute]) or hints[attribute]
-        if type(value) is not wanted:
-            raise SettingsError(
-                f"{name}: [{section}] {key} = {value!r}: {wanted.__name__} expected"
-            )
-        if isinstance(value, list) and not all(isinstance(item, str) for item in value):
-            raise SettingsError(f"{name}: [{section}] {key} = {value!r}: a list of texts expected")
-        value = _dotted(value) if isinstance(value, dict) else value
-        for option, scalar in value.items() if isinstance(value, dict) else ():
-            if not isinstance(scalar, str | int | bool):
-                raise SettingsError(
-                    f"{name}: [{section}.{key}] {option} = {scalar!r}: a text, a number, true or"
-                    " false expected"
-                )
-        if attribute in _POSITIVE_KEYS and typing.cast(int, value) <= 0:
-            raise SettingsError(f"{name}: [{section}] {key} = {value!r}: must be above 0")
-        values[attribute] = value
-    for entry in dataclasses.fields(kind):
-        required = (
-            entry.default is dataclasses.MISSING and entry.default_factory is dataclasses.MISSING
-        )
-        if required and entry.name not in values:
-            raise SettingsError(f"{name}: [{section}] {entry.name.replace('_', '-')} is missing")
-    return kind(**values)

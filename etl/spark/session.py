@@ -16,6 +16,7 @@ import socket
 import time
 import uuid
 import warnings
+import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit
@@ -58,6 +59,8 @@ _CHANNEL_OPTIONS = [
     ("grpc.max_reconnect_backoff_ms", 2_000),
 ]
 _PORT = 15002
+_attached: weakref.WeakSet[SparkSession] = weakref.WeakSet()
+"""The sessions of this process."""
 """The port of a URL without one, as in pyspark."""
 _REACH_TIMEOUT_S = 3.0
 _MARK = "spark.sluice.attached"
@@ -132,8 +135,16 @@ def check_reachable(server: Spark) -> None:
         ) from error
 
 
+def interrupt_all() -> None:
+    """End what this process has Spark do, in all sessions that it is attached to."""
+    for spark in list(_attached):
+        with contextlib.suppress(Exception):
+            spark.interruptAll()
+
+
 def close(spark: SparkSession) -> None:
     """Close the connection; the session stays on the server."""
+    _attached.discard(spark)
     with contextlib.suppress(Exception):
         spark.client.close()
 
@@ -160,6 +171,7 @@ def _attach(server: Spark, identifier: str, places: Sequence[str]) -> SparkSessi
             fetch_error_details=15.0,
         )
         _make_ready(server, spark, places)
+        _attached.add(spark)
         return spark
     except BaseException:
         close(spark)

@@ -6,13 +6,10 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-_SCHEDULED = "scheduled__"
-"""Airflow's prefix for the ids of a schedule's runs; triggered runs and backfills have others."""
 
-
-def is_scheduled(run_id: str) -> bool:
-    """Return whether the DAG's schedule began the run."""
-    return run_id.startswith(_SCHEDULED)
+def is_scheduled(dag_run: Any) -> bool:
+    """Return whether the DAG's schedule began the run, which is as in a task's context."""
+    return getattr(dag_run, "run_type", None) == "scheduled"
 
 
 MIN_TASK_S = 10.0

@@ -78,10 +78,13 @@ class DrillKind(JobKind):
         ]
 
 
-def drill(settings: Settings, run_id: str, form: Mapping[str, Any]) -> dict[str, Any] | None:
+def drill(
+    settings: Settings, form: Mapping[str, Any], *, run_id: str, scheduled: bool
+) -> dict[str, Any] | None:
     """Try to restore what the form says (`tables`, `max_mb`, `at`), as the DAG's only task.
 
     Return None if the schedule began the run and no drill is due. Raises MomentError, and as
     `run_drill`.
     """
-    return work(settings, KIND, begin(settings, KIND, form, run_id)["job"], run_id) or None
+    job = begin(settings, KIND, form, run_id, scheduled=scheduled)["job"]
+    return work(settings, KIND, job, run_id) or None

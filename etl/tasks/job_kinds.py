@@ -143,27 +143,33 @@ def requester(run_id: str) -> str:
 def dag_run_of(spec: JobSpec) -> tuple[str, str] | None:
     """Return the kind of the DAG, and the id of its run, that asked for a job.
 
-    None if the command line did, or a DAG that does not run such jobs.
+    None if the command line did, or a DAG that does not run such jobs: its name is behind a blank.
     """
-    kind = KINDS.get(spec.kind)
-    if kind is None or not kind.dag or not spec.by.startswith(requester("")):
+    kind, run_id = KINDS.get(spec.kind), spec.by.removeprefix(requester(""))
+    if kind is None or not kind.dag or run_id == spec.by or " " in run_id:
         return None
-    return kind.dag, spec.by.removeprefix(requester(""))
+    return kind.dag, run_id
 
 
-def begin(settings: Settings, name: str, form: Mapping[str, Any], run_id: str) -> dict[str, Any]:
+def begin(
+    settings: Settings,
+    name: str,
+    form: Mapping[str, Any],
+    run_id: str,
+    *,
+    scheduled: bool = False,
+) -> dict[str, Any]:
     """Plan what a DAG's form says, and find or record its job: {"plan": text, "job": id or None}.
 
     `form`: the form's fields. The page's Resume adds `job`, the id of the job to resume. There is
-    no job if `plan_only` is set, or if the schedule began the run and nothing is due. Raises
-    JobError for an id that no DAG run asked for, and as the kind's `plan` and `create`.
+    no job if `plan_only` is set, or if the schedule began the run (`scheduled`) and nothing is due:
+    then `not_due` says why. Raises JobError for an id that no DAG run asked for, and as the kind's
+    `plan` and `create`.
     """
-    from sluice.etl.tasks.airflow_run import is_scheduled
-
     kind, log = job_kind(name), logging.getLogger(f"sluice.{name}")
-    if is_scheduled(run_id) and (why := kind.not_due(settings)):
+    if scheduled and (why := kind.not_due(settings)):
         log.info("%s", why)
-        return {"plan": "", "job": None}
+        return {"plan": "", "job": None, "not_due": why}
     kind.check_allowed(settings, form)
     # Resume is no request: if Airflow has removed the first run, the form has only its defaults
     plan_only = form.get("plan_only", False) and not form.get("job")

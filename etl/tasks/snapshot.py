@@ -20,6 +20,7 @@ from sluice.etl.history.snapshots.run import (
     run_snapshot,
 )
 from sluice.etl.settings import Settings
+from sluice.etl.settings.pauses import is_due
 from sluice.etl.tasks.job_kinds import JobKind, ShowProgress
 from sluice.relay.archive import Archive
 from sluice.relay.jobs import DONE, PAUSED, Job, Jobs, Runner
@@ -42,7 +43,8 @@ class SnapshotKind(JobKind):
         if archive.first() is None:
             return "nothing is archived yet, so no snapshot is of use"
         youngest = archive.snapshots.latest(2**63 - 1)
-        if youngest is not None and tso.physical_ms(youngest.ts) + every_ms > time.time() * 1000:
+        made_ms = tso.physical_ms(youngest.ts) if youngest is not None else 0
+        if youngest is not None and not is_due(made_ms, every_ms, time.time() * 1000):
             return (
                 f"the snapshot {youngest.id} is younger than [archive] snapshots-every ="
                 f" {settings.archive.snapshots_every}"

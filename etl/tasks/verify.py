@@ -9,6 +9,7 @@ from typing import Any
 from sluice.etl.copy.request import names_from_lines
 from sluice.etl.display_units import format_size, format_value
 from sluice.etl.settings import Settings
+from sluice.etl.settings.pauses import is_due
 from sluice.etl.tasks.job_kinds import JobKind, ShowProgress
 from sluice.etl.verify import Difference, TableResult, VerifySummary
 from sluice.etl.verify.result import AUTO, UnequalError, VerifyRequest
@@ -35,7 +36,7 @@ class VerifyKind(JobKind):
             return "both sides are compared only when asked for: [verify] every is empty"
         runs = Verifications(settings.open_relay()).runs(_MAX_JOBS_CHECKED)
         last = next((run for run in runs if run.how != CONTINUOUS and run.state == DONE), None)
-        if last is not None and last.at_ms + every_ms > time.time() * 1000:
+        if last is not None and not is_due(last.at_ms, every_ms, time.time() * 1000):
             return (
                 f"{last.job} compared both sides less than [verify] every ="
                 f" {settings.verify.every} ago"

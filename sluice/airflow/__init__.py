@@ -8,6 +8,29 @@ DAG files import this all the time, so the pipeline itself is imported when a ta
 """
 
 from sluice.airflow.assets import table_asset
+from sluice.airflow.operators import (
+    SluiceBackfillOperator,
+    SluiceBootstrapOperator,
+    SluiceJobOperator,
+    SluiceQualityOperator,
+    SluiceRestoreDrillOperator,
+    SluiceRestoreOperator,
+    SluiceSnapshotOperator,
+    SluiceVerifyOperator,
+)
 from sluice.airflow.waiting import SluiceCompletedTrigger, SluiceReached, SluiceReachedTrigger
 
-__all__ = ["SluiceCompletedTrigger", "SluiceReached", "SluiceReachedTrigger", "table_asset"]
+__all__ = [
+    "SluiceBackfillOperator",
+    "SluiceBootstrapOperator",
+    "SluiceCompletedTrigger",
+    "SluiceJobOperator",
+    "SluiceQualityOperator",
+    "SluiceReached",
+    "SluiceReachedTrigger",
+    "SluiceRestoreDrillOperator",
+    "SluiceRestoreOperator",
+    "SluiceSnapshotOperator",
+    "SluiceVerifyOperator",
+    "table_asset",
+]

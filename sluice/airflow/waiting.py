@@ -214,7 +214,7 @@ class SluiceCompletedTrigger(BaseEventTrigger):  # type: ignore[misc] # Airflow 
         await self.asset_state_store.aset(_MARK, begin_ms + self._span_ms())
 
     def _span_ms(self) -> int:
-        from sluice.relay.consumers import span_ms
+        from sluice.etl.settings.pauses import span_ms
 
         return span_ms(self.every)
 

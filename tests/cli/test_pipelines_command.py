@@ -91,7 +91,10 @@ def test_pipelines_are_listed_with_state_and_what_is_wrong_with_a_file(
         "paused: land, apply",
         "stopped: apply",
     ]
-    assert [one["dag"] for one in told["pipelines"]] == ["replicate_search", "replicate_shop"]
+    assert [one["dag"] for one in told["pipelines"]] == [
+        "sluice_replicate_search",
+        "sluice_replicate_shop",
+    ]
     (problem,) = told["problems"]
     assert "my shop.toml" in problem
 
@@ -102,7 +105,7 @@ def test_resume_names_every_dag_of_the_pipeline_that_has_paused(sluice: Run) -> 
         relay.failures.note(Failure(what, "no", "yes", 1))
     said = sluice("resume", "--pipeline", "shop")[1]
     assert (
-        "airflow dags unpause replicate_shop" in said
-        and "airflow dags unpause archive_shop" in said
+        "airflow dags unpause sluice_replicate_shop" in said
+        and "airflow dags unpause sluice_archive_shop" in said
     )
     assert "unpause" not in sluice("resume", "--pipeline", "search")[1]

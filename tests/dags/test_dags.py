@@ -1,6 +1,7 @@
 """Every DAG file imports quickly, without errors, and does no work while it is parsed."""
 
 import contextlib
+import importlib
 import shlex
 import subprocess
 import sys
@@ -44,7 +45,7 @@ def parsed(home, pipelines=None):
 
 def test_all_dag_files_import(dag_bag):
     assert dag_bag.import_errors == {}
-    assert "replicate" in dag_bag.dags
+    assert "sluice_replicate" in dag_bag.dags
 
 
 def test_airflow_knows_its_commands_that_documents_give(dag_bag):
@@ -83,9 +84,119 @@ def test_each_pipeline_has_dags_of_its_own_and_a_bad_file_takes_none_away_from_t
         assert "/shop.toml" not in said
         from sluice.etl.tasks.airflow_task import TaskFailedPermanently
 
-        land = found.dags["replicate_broken"].get_task("land").python_callable
+        land = found.dags["sluice_replicate_broken"].get_task("land").python_callable
         with pytest.raises(TaskFailedPermanently, match=r"broken\.toml"):
             land(params={"run_seconds": 1})
+
+
+SHARED = """
+[airflow]
+dag-prefix = "replica."
+pool = "copies"
+queue = "spark"
+priority-weight = 7
+owner = "data-platform"
+tags = ["gold"]
+timeout = "12h"
+notify = "tests.dags.test_dags.remember"
+deadline = "2h"
+"""
+
+
+def shop_file(folder, more=""):
+    folder.mkdir(exist_ok=True)
+    (folder / "shop.toml").write_text(
+        '[upstream]\npd-urls = "p"\n[relay]\nurl = "file:///r"\n[downstream]\nhost = "db1"\n' + more
+    )
+    return folder
+
+
+def test_the_dags_stand_in_a_shared_airflow_as_their_pipeline_says(tmp_path):
+    with parsed(tmp_path, shop_file(tmp_path / "pipelines", SHARED)) as found:
+        assert found.import_errors == {}
+        replicate, restore = (
+            found.dags[f"replica.{kind}_shop"] for kind in ("replicate", "restore")
+        )
+        assert set(restore.tags) == {"sluice", "shop", "gold"} and restore.owner == "data-platform"
+        land, work = replicate.get_task("land"), restore.get_task("work")
+        assert (land.pool, land.queue, land.priority_weight) == ("default_pool", "spark", 7)
+        assert (work.pool, work.queue, work.execution_timeout) == (
+            "copies",
+            "spark",
+            timedelta(hours=12),
+        )
+        assert restore.deadline and not replicate.deadline
+        assert all(
+            dag.description and dag.is_paused_upon_creation is None for dag in (replicate, restore)
+        )
+        for callback in work.on_failure_callback:
+            callback({"exception": ValueError("no")})
+        notified = importlib.import_module("tests.dags.test_dags").called
+        assert [str(context["exception"]) for context in notified] == ["no"]
+
+
+called = []
+
+
+def remember(context):
+    called.append(context)
+
+
+def test_an_error_in_airflow_s_section_is_reported_and_takes_no_dag_away(tmp_path):
+    for wrong in ('dag-prefix = "a b"', 'timeout = "soon"', 'colour = "red"', "pool = 3"):
+        folder = shop_file(tmp_path / "pipelines", f"[airflow]\n{wrong}\n")
+        with parsed(tmp_path, folder) as found:
+            assert "sluice_replicate_shop" in found.dags
+            (said,) = found.import_errors.values()
+            assert "shop.toml" in said and wrong.partition(" ")[0] in said
+
+
+def test_a_dag_that_runs_by_itself_shows_its_interval_of_the_settings_as_its_schedule(tmp_path):
+    settings = (
+        '[archive]\nsnapshots-every = "12h"\ndrills-every = ""\n[verify]\nevery = "1d"\n'
+        '[quality]\nevery = "1d"\nhours = "22-1"\n'
+    )
+    with parsed(tmp_path, shop_file(tmp_path / "pipelines", settings)) as found:
+        shown = {
+            kind: found.dags[f"sluice_{kind}_shop"].timetable
+            for kind in ("snapshot", "restore_drill", "verify", "quality")
+        }
+        assert shown["snapshot"].delta == timedelta(hours=12)
+        assert shown["verify"].delta == timedelta(days=1)
+        assert type(shown["restore_drill"]).__name__ == "NullTimetable"
+        assert shown["quality"].expression == "0 0,22,23 * * *"
+
+
+def test_schedules_have_the_defaults_of_the_settings(tmp_path):
+    from sluice.etl.settings import load_settings
+
+    with parsed(tmp_path, shop_file(tmp_path / "pipelines")) as found:
+        settings = load_settings(tmp_path / "pipelines" / "shop.toml")
+        for kind, every_ms in (
+            ("snapshot", settings.archive.snapshots_every_ms),
+            ("restore_drill", settings.archive.drills_every_ms),
+        ):
+            shown = found.dags[f"sluice_{kind}_shop"].timetable
+            assert shown.delta == timedelta(milliseconds=every_ms)
+        for kind, every_ms in (
+            ("verify", settings.verify.every_ms),
+            ("quality", settings.quality.every_ms),
+        ):
+            assert not every_ms
+            assert type(found.dags[f"sluice_{kind}_shop"].timetable).__name__ == "NullTimetable"
+
+
+def test_a_scheduled_run_that_has_nothing_to_do_is_skipped_and_says_why(tmp_path):
+    from airflow.sdk.exceptions import AirflowSkipException
+
+    folder = shop_file(tmp_path / "pipelines")
+    text = (folder / "shop.toml").read_text()
+    (folder / "shop.toml").write_text(text.replace("file:///r", f"file://{tmp_path}/relay"))
+    with parsed(tmp_path, folder) as found:
+        for kind, task in (("snapshot", "plan"), ("verify", "plan"), ("quality", "look")):
+            run = found.dags[f"sluice_{kind}_shop"].get_task(task).python_callable
+            with pytest.raises(AirflowSkipException, match=r".+"):
+                run(params={}, run_id="any", dag_run=SimpleNamespace(run_type="scheduled"))
 
 
 def test_no_dag_has_a_cycle(dag_bag):
@@ -106,7 +217,7 @@ def test_no_dag_has_a_cycle(dag_bag):
 
 
 def test_replicate_runs_continuously_one_run_at_a_time_with_land_and_apply_side_by_side(dag_bag):
-    dag = dag_bag.dags["replicate"]
+    dag = dag_bag.dags["sluice_replicate"]
     assert dag.max_active_runs == 1
     assert type(dag.timetable).__name__ == "ContinuousTimetable"
     assert sorted(dag.task_ids) == ["apply", "land"]
@@ -130,12 +241,16 @@ def test_a_task_of_replicate_that_was_started_again_ends_with_its_run(
     monkeypatch.setattr("sluice.etl.tasks.airflow_run.MIN_TASK_S", 0.1)
     run = SimpleNamespace(start_date=datetime.now(UTC) - timedelta(days=1))
     params = {"run_seconds": 86_000, "mode": "as in sluice.toml", "until": None}
-    landed = dag_bag.dags["replicate"].get_task("land").python_callable(params=params, dag_run=run)
+    landed = (
+        dag_bag.dags["sluice_replicate"]
+        .get_task("land")
+        .python_callable(params=params, dag_run=run)
+    )
     assert landed["windows"] == 0
 
 
 def test_archive_makes_passes_then_compacts_then_removes_and_stops_for_people(dag_bag):
-    dag = dag_bag.dags["archive"]
+    dag = dag_bag.dags["sluice_archive"]
     assert dag.max_active_runs == 1 and dag.max_consecutive_failed_dag_runs == 1
     assert type(dag.timetable).__name__ == "ContinuousTimetable"
     ways = {name: sorted(dag.get_task(name).downstream_task_ids) for name in dag.task_ids}
@@ -156,7 +271,7 @@ def test_a_restarted_archive_task_ends_with_its_run_so_that_files_are_removed_in
         lambda pipeline, what, work: work(None, lambda _: None),
     )
     run = SimpleNamespace(start_date=datetime.now(UTC) - timedelta(seconds=600))
-    dag_bag.dags["archive"].get_task("archive").python_callable(
+    dag_bag.dags["sluice_archive"].get_task("archive").python_callable(
         params={"run_seconds": 900}, dag_run=run
     )
     assert found == [pytest.approx(300, abs=20)]
@@ -180,7 +295,7 @@ def test_continuous_verification_that_was_started_again_or_tried_again_ends_with
 
     monkeypatch.setattr("sluice.etl.verify.continuous_task.run_continuous_task", watch)
     run = SimpleNamespace(start_date=datetime.now(UTC) - timedelta(seconds=300))
-    dag_bag.dags["verify_continuously"].get_task("watch").python_callable(dag_run=run)
+    dag_bag.dags["sluice_verify_continuously"].get_task("watch").python_callable(dag_run=run)
     assert found == [pytest.approx(240, abs=20)] * 2 and found[0] > found[1]
 
 
@@ -192,7 +307,7 @@ def test_the_tasks_of_archive_have_nothing_to_do_while_nothing_is_landed_and_say
         f' "file://{tmp_path}/relay"\n[downstream]\nhost = "127.0.0.1"\nport = 1\n'
     )
     monkeypatch.setenv("SLUICE_CONFIG", str(tmp_path / "sluice.toml"))
-    dag = dag_bag.dags["archive"]
+    dag = dag_bag.dags["sluice_archive"]
     archived = dag.get_task("archive").python_callable(params={"run_seconds": 0.1})
     assert (archived["segments"], archived["hi"]) == (0, 0)
     assert dag.get_task("compact").python_callable()["segments"] == 0
@@ -208,13 +323,13 @@ def test_every_parameter_has_a_default_that_is_valid_and_a_description(dag_bag):
                 "Airflow's form asks for what may stay empty"
             )
         dag.params.validate()
-    assert set(dag_bag.dags["replicate"].params) == {"run_seconds", "mode", "until"}
+    assert set(dag_bag.dags["sluice_replicate"].params) == {"run_seconds", "mode", "until"}
 
 
 def test_operate_runs_when_it_is_triggered_and_offers_every_action_of_the_command_line(dag_bag):
     from sluice.etl.operate import ACTIONS
 
-    dag = dag_bag.dags["operate"]
+    dag = dag_bag.dags["sluice_operate"]
     assert type(dag.timetable).__name__ == "NullTimetable"
     assert tuple(dag.params.get_param("action").schema["enum"]) == ACTIONS
 
@@ -231,7 +346,7 @@ def test_the_task_of_operate_does_what_the_form_says_and_refuses_what_makes_no_s
         ' "127.0.0.1"\nport = 1\n'
     )
     monkeypatch.setenv("SLUICE_CONFIG", str(tmp_path / "sluice.toml"))
-    act = dag_bag.dags["operate"].get_task("act").python_callable
+    act = dag_bag.dags["sluice_operate"].get_task("act").python_callable
     ts = 470614793860415502
 
     def run(action, value="", sql="", why=""):
@@ -288,7 +403,7 @@ def test_modes_are_those_of_the_settings(dag_bag):
     from sluice.etl.operate import MODE_AS_SET
     from sluice.etl.settings import MODES
 
-    assert tuple(dag_bag.dags["replicate"].params.get_param("mode").schema["enum"]) == (
+    assert tuple(dag_bag.dags["sluice_replicate"].params.get_param("mode").schema["enum"]) == (
         MODE_AS_SET,
         *MODES,
     )
@@ -318,7 +433,7 @@ def test_parsing_a_dag_file_imports_nothing_heavy_and_is_quick(tmp_path):
 
 
 def test_bootstrap_plans_copies_side_by_side_and_finishes_when_it_is_triggered(dag_bag):
-    dag = dag_bag.dags["bootstrap"]
+    dag = dag_bag.dags["sluice_bootstrap"]
     assert type(dag.timetable).__name__ == "NullTimetable" and dag.max_active_runs == 1
     assert [
         sorted(dag.get_task(name).downstream_task_ids)
@@ -329,18 +444,15 @@ def test_bootstrap_plans_copies_side_by_side_and_finishes_when_it_is_triggered(d
         ["finish"],
         [],
     ]
-    assert dag.get_task("copy").is_mapped and dag.get_task("copy").retries >= 100
+    assert dag.get_task("copy").is_mapped and dag.get_task("copy").retries == 5
 
 
 def test_restore_plans_and_does_it_when_it_is_triggered_and_plans_only_unless_asked(dag_bag):
     from sluice.etl.restore.form import restore_request_from_form
 
-    dag = dag_bag.dags["restore"]
+    dag = dag_bag.dags["sluice_restore"]
     assert type(dag.timetable).__name__ == "NullTimetable"
-    assert (
-        sorted(dag.get_task("plan").downstream_task_ids) == ["work"]
-        and dag.get_task("work").retries >= 100
-    )
+    assert sorted(dag.get_task("plan").downstream_task_ids) == ["work"]
     values = dict(dag.params)
     assert values["plan_only"] and values["verify"]
     form = deepcopy(dag.params)
@@ -363,7 +475,7 @@ def test_the_form_of_restore_takes_a_folder_for_files_and_refuses_a_database_bes
     from sluice.etl.restore import FilesRequest, RestoreError
     from sluice.etl.restore.form import files_request_from_form
 
-    form = dag_bag.dags["restore"].params
+    form = dag_bag.dags["sluice_restore"].params
     assert files_request_from_form(form.validate()) is None
     said = form.validate() | {
         "until": "470614793860415501",
@@ -381,7 +493,7 @@ def test_the_form_of_restore_takes_a_folder_for_files_and_refuses_a_database_bes
 def test_what_the_form_of_bootstrap_says_is_what_the_command_says(dag_bag):
     from sluice.etl.copy import CsvFormat, DumplingOptions, request_from_form
 
-    values = dict(dag_bag.dags["bootstrap"].params) | {
+    values = dict(dag_bag.dags["sluice_bootstrap"].params) | {
         "source": " s3://dumps/first ",
         "tables": ["shop.*"],
         "csv_separator": "\\t",
@@ -398,5 +510,5 @@ def test_what_the_form_of_bootstrap_says_is_what_the_command_says(dag_bag):
         "ann",
     )
     assert wish.options == DumplingOptions(CsvFormat("\t", "", "\r\n", header=False), escapes=False)
-    untouched = request_from_form(dict(dag_bag.dags["bootstrap"].params), "ann")
+    untouched = request_from_form(dict(dag_bag.dags["sluice_bootstrap"].params), "ann")
     assert (untouched.url, untouched.options) == ("tidb://", DumplingOptions())

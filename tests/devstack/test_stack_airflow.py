@@ -34,7 +34,8 @@ import time
 from datetime import UTC, datetime, timedelta
 from airflow.sdk import dag, task
 
-@dag(schedule="@continuous", start_date=datetime(2026, 1, 1, tzinfo=UTC), max_active_runs=1,
+@dag(dag_id="sluice_replicate", schedule="@continuous",
+     start_date=datetime(2026, 1, 1, tzinfo=UTC), max_active_runs=1,
      catchup=False, is_paused_upon_creation=False,
      default_args={"retries": 100, "retry_delay": timedelta(seconds=1)})
 def replicate():
@@ -58,7 +59,10 @@ def real_dag(name):
     text = (DAGS / "replicate.py").read_text()
     for there, wanted in (
         ('"replicate", __doc__', f"{name!r}, __doc__"),
-        ('schedule="@continuous"', 'schedule="@continuous", is_paused_upon_creation=True'),
+        (
+            'schedule=lambda _: "@continuous"',
+            'schedule=lambda _: "@continuous", is_paused_upon_creation=True',
+        ),
     ):
         assert text.count(there) == 1
         text = text.replace(there, wanted)
@@ -180,10 +184,12 @@ def test_a_terminal_error_fails_the_tasks_once_pauses_the_dag_and_says_the_hint(
     damaged.write_text("no record")
 
     def call(path, **change):
-        return airflow._call("PATCH" if change else "GET", f"/dags/stops{path}", change or None)
+        return airflow._call(
+            "PATCH" if change else "GET", f"/dags/sluice_stops{path}", change or None
+        )
 
     eventually(
-        lambda: "stops" in str(airflow._call("GET", "/dags")), "Airflow has not read the DAG"
+        lambda: "sluice_stops" in str(airflow._call("GET", "/dags")), "Airflow has not read the DAG"
     )
     call("", is_paused=False)
     runs = eventually(
@@ -225,9 +231,10 @@ def test_a_bootstrap_is_asked_for_by_rest_and_what_hinders_it_ends_it_at_once_wi
 ):
     (stack.home.parent / "dags" / "bootstrap.py").write_text((DAGS / "bootstrap.py").read_text())
     eventually(
-        lambda: "'bootstrap'" in str(airflow._call("GET", "/dags")), "Airflow has not read the DAG"
+        lambda: "'sluice_bootstrap'" in str(airflow._call("GET", "/dags")),
+        "Airflow has not read the DAG",
     )
-    runs = "/dags/bootstrap/dagRuns"
+    runs = "/dags/sluice_bootstrap/dagRuns"
 
     def trigger(**body):
         """What is said of it.

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
+from sluice.airflow.dag_factory import log_hint
 from sluice.errors import DefectError
 from sluice.etl import operate
 from sluice.etl import retry as waiting
@@ -14,7 +15,6 @@ from sluice.etl.downstream.sinks import ApplyError
 from sluice.etl.settings.pipelines import pipelines
 from sluice.etl.tasks import airflow_task as task
 from sluice.etl.tasks.airflow_task import TaskFailedPermanently, run_paired, run_task
-from sluice.etl.tasks.task_errors import say_hint
 from sluice.relay import Failure, RelayLog
 
 
@@ -77,7 +77,7 @@ def test_a_terminal_error_ends_the_task_for_good_and_is_there_to_be_read_until_i
         run_task(pipelines()[""], "apply", refused)
     assert isinstance(caught.value, AirflowFailException)
     assert caught.value.__suppress_context__, "a stack trace tells operators nothing"
-    say_hint({"exception": caught.value})
+    log_hint({"exception": caught.value})
     assert caplog.records[-1].getMessage().startswith("hint: bring it back")
     (failure,) = relay.failures.list()
     assert (failure.what, failure.message, failure.hint) == (

@@ -271,7 +271,7 @@ def test_a_job_whose_run_airflow_has_removed_is_resumed_and_given_up_by_its_id(p
         assert (status, job.entry().state) == (200, state), said
         _, body, _ = pages.call(
             "GET",
-            "/api/v2/dags/snapshot/dagRuns",
+            "/api/v2/dags/sluice_snapshot/dagRuns",
             None,
             {"Authorization": f"Bearer {pages.tokens['ann']}"},
         )
@@ -288,7 +288,7 @@ def test_a_restore_is_planned_by_a_run_of_its_dag_with_the_values_of_the_form(pa
     assert status == 200, said
     _, body, _ = pages.call(
         "GET",
-        "/api/v2/dags/restore/dagRuns",
+        "/api/v2/dags/sluice_restore/dagRuns",
         None,
         {"Authorization": f"Bearer {pages.tokens['ann']}"},
     )
@@ -577,7 +577,7 @@ def test_the_pages_stand_in_airflows_frame_and_lead_out_of_it_to_a_dag(look, pag
     expect(frame.locator("main h1")).to_have_text("Jobs")
     tab.wait_for_url(f"**{PREFIX}/plugin/sluice/**/jobs")
     frame.locator("main a", has_text="Restore").first.click()
-    tab.wait_for_url(f"**{PREFIX}/dags/restore**")
+    tab.wait_for_url(f"**{PREFIX}/dags/sluice_restore**")
 
 
 def test_the_pages_follow_airflows_choice_of_light_and_dark(look):

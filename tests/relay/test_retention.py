@@ -7,8 +7,9 @@ from relaykit import BASE, HOUR, land
 
 from sluice.etl.apply._consumer_position import ConsumerPosition
 from sluice.etl.settings import SettingsError, parse_settings
+from sluice.etl.settings.pauses import keep_ms
 from sluice.relay import RelayLog
-from sluice.relay.consumers import Consumers, keep_ms
+from sluice.relay.consumers import Consumers
 
 
 @pytest.fixture

@@ -33,7 +33,7 @@ from sluice.etl.restore import (
 from sluice.etl.restore import create_or_resume as create_restore
 from sluice.etl.restore.drill.pick_tables import INTO, TableChoice, pick_tables
 from sluice.etl.restore.errors import DrillError, DrillFailedError
-from sluice.etl.settings import Settings
+from sluice.etl.settings import Settings, pauses
 from sluice.relay.jobs import (
     CANCEL,
     CANCELLED,
@@ -111,9 +111,8 @@ def is_due(settings: Settings, now_ms: int | None = None) -> bool:
         return False
     now = time.time_ns() // 1_000_000 if now_ms is None else now_ms
     begun = [job.spec.made_ms for job in _jobs(settings).list() if job.spec.kind == KIND]
-    if now - max(begun, default=_first_asked_ms(settings, now)) < (
-        every_ms if begun else min(every_ms, _FIRST_DRILL_DELAY_MS)
-    ):
+    last_ms = max(begun, default=_first_asked_ms(settings, now))
+    if not pauses.is_due(last_ms, every_ms if begun else min(every_ms, _FIRST_DRILL_DELAY_MS), now):
         return False
     return archive_status(settings).whole_from_ts > 0
 

@@ -81,7 +81,7 @@ def test_a_running_apply_waits_while_it_is_paused_and_goes_on_when_resumed(
 def test_applying_notes_its_position_and_what_it_has_passed_goes_once_it_is_archived(
     mariadb: MariaDBServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sluice.relay.consumers.MIN_KEEP_MS", 1)
+    monkeypatch.setattr("sluice.etl.settings.pauses.MIN_KEEP_MS", 1)
     monkeypatch.setitem(consumers._UNITS, "m", 1_000)  # the recording is of a minute
     monkeypatch.setattr("sluice.etl.apply._consumer_position._REPORT_INTERVAL_S", 0.0)
     url = f"file://{tmp_path}/relay"

@@ -34,7 +34,7 @@ def test_one_file_is_one_pipeline_without_a_name_and_its_dags_are_called_as_ever
     write(tmp_path, sluice="db")
     monkeypatch.setenv("SLUICE_CONFIG", str(tmp_path / "sluice.toml"))
     (only,) = pipelines().values()
-    assert (only.name, only.dag_id("replicate"), only.tags) == ("", "replicate", ["sluice"])
+    assert (only.name, only.dag_id("replicate"), only.tags) == ("", "sluice_replicate", ["sluice"])
     assert only.settings == load_settings() and only.settings.relay.pipeline == ""
 
 
@@ -52,7 +52,7 @@ def test_each_file_of_the_folder_is_a_pipeline_called_as_its_file(folder):
     found = pipelines()
     assert list(found) == ["search", "shop"] and found.problems() == []
     assert [found["shop"].dag_id(kind) for kind in ("replicate", "restore_drill")] == [
-        "replicate_shop", "restore_drill_shop",
+        "sluice_replicate_shop", "sluice_restore_drill_shop",
     ]  # fmt: skip
     assert found["shop"].tags == ["sluice", "shop"]
     settings = found["search"].settings
@@ -61,7 +61,7 @@ def test_each_file_of_the_folder_is_a_pipeline_called_as_its_file(folder):
         "search",
         "search",
     )
-    assert settings.dag_id("archive") == "archive_search"
+    assert settings.dag_id("archive") == "sluice_archive_search"
     assert load_settings(folder / "search.toml") == settings
 
 
@@ -70,8 +70,8 @@ def test_who_has_one_and_gets_others_leaves_the_first_as_it_is(folder, tmp_path,
     write(tmp_path, sluice="db")
     monkeypatch.setenv("SLUICE_CONFIG", str(tmp_path / "sluice.toml"))
     assert [pipeline.dag_id("replicate") for pipeline in pipelines().values()] == [
-        "replicate",
-        "replicate_search",
+        "sluice_replicate",
+        "sluice_replicate_search",
     ]
     assert pipelines()[""].settings.downstream.host == "db"
 

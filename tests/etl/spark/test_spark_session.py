@@ -1,7 +1,9 @@
 """Attaching to the warm Spark Connect server."""
 
+import os
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
@@ -9,7 +11,7 @@ import pytest
 from sluice.etl.settings import Spark
 from sluice.etl.spark.errors import SparkJobTimeout, SparkUnavailableError
 from sluice.etl.spark.job import stream
-from sluice.etl.spark.session import attach, close, session_id
+from sluice.etl.spark.session import attach, close, interrupt_all, session_id
 
 ENDLESS = """
 import sys
@@ -54,6 +56,35 @@ def test_the_job_of_a_killed_predecessor_is_interrupted(spark_remote, tmp_path):
         assert time.monotonic() < deadline, "the job of the killed process goes on"
         time.sleep(0.1)
     assert spark.range(3).count() == 3
+    close(spark)
+
+
+def test_interrupting_all_ends_what_this_process_has_spark_do(spark_remote, tmp_path):
+    running, ended = str(tmp_path / "running"), []
+
+    def forever(batches):
+        for batch in batches:
+            open(running, "w").close()
+            time.sleep(600)
+            yield batch
+
+    spark = attach(Spark(spark_remote), "interrupted")
+
+    def work():
+        try:
+            spark.range(1).mapInArrow(forever, "id long").collect()
+        except Exception as error:
+            ended.append(error)
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    deadline = time.monotonic() + 60
+    while not os.path.exists(running):
+        assert thread.is_alive() and time.monotonic() < deadline
+        time.sleep(0.05)
+    interrupt_all()
+    thread.join(60)
+    assert "OPERATION_CANCELED" in str(ended)
     close(spark)
 
 

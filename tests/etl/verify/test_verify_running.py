@@ -147,11 +147,11 @@ def test_a_paused_verification_goes_on_with_the_tables_that_are_left(
 def test_the_dag_compares_when_it_is_due_and_fails_for_rows_that_differ(running: Pipeline) -> None:
     running.caught_up()
     form = {"tables": [], "how": "auto"}
-    assert begin(running.settings, "verify", form, "scheduled__1")["job"] is None, (
+    assert begin(running.settings, "verify", form, "a run", scheduled=True)["job"] is None, (
         "only when it is asked for"
     )
     often = replace(running.settings, verify=Verify(every="1h"))
-    name = begin(often, "verify", form, "scheduled__1")["job"]
+    name = begin(often, "verify", form, "a run", scheduled=True)["job"]
     assert (name is None) == ("less than" in VerifyKind().not_due(often)), (
         "it was compared a moment ago, by another test"
     )

@@ -179,7 +179,7 @@ def test_the_dag_makes_a_snapshot_when_one_is_due_or_asked_for(running: Pipeline
     never = replace(settings, archive=replace(settings.archive, snapshots_every=""))
     empty = replace(settings, archive=replace(settings.archive, url=f"{settings.relay.url}/x"))
     for one in (settings, never, empty):
-        assert begin(one, "snapshot", FORM, "scheduled__2026-11-23")["job"] is None
+        assert begin(one, "snapshot", FORM, "a run", scheduled=True)["job"] is None
     assert begin(settings, "snapshot", {**FORM, "plan_only": True}, "manual__1")["job"] is None
     name = begin(settings, "snapshot", FORM, "manual__1")["job"]
     assert name is not None

@@ -173,9 +173,9 @@ def test_moment_and_tables_are_chosen_among_what_can_be_restored(settings: Setti
 
 def test_by_the_clock_nothing_is_tried_before_it_is_due(settings: Settings, tmp_path: Path) -> None:
     never = replace(settings, archive=Archive(drills_every=""))
-    assert drill(never, "scheduled__2026-11-22", {}) is None
+    assert drill(never, {}, run_id="a run", scheduled=True) is None
     empty = replace(settings, relay=replace(settings.relay, url=f"file://{tmp_path}/empty"))
-    assert drill(empty, "scheduled__2026-11-22", {}) is None
+    assert drill(empty, {}, run_id="a run", scheduled=True) is None
     assert Jobs(RelayLog.open(empty.relay.url).storage).list() == []
     with pytest.raises(DrillError, match="nothing can be restored"):
-        drill(empty, "manual__2026-11-22", {"tables": 2})
+        drill(empty, {"tables": 2}, run_id="a run", scheduled=False)

@@ -20,6 +20,7 @@ from sluice.etl.downstream import CheckpointError
 from sluice.etl.downstream.sinks import open_sink, read_checkpoint
 from sluice.etl.history.retain.purge_relay import purge_windows
 from sluice.etl.settings import Settings, SettingsError, read_target
+from sluice.etl.settings.pauses import MIN_KEEP_MS
 from sluice.etl.verify.reapply import (
     ReplayRangeError,
     ReplayRequest,
@@ -29,7 +30,7 @@ from sluice.etl.verify.reapply import (
 )
 from sluice.relay import RelayLog
 from sluice.relay.archive import Archive
-from sluice.relay.consumers import MIN_KEEP_MS, Consumers
+from sluice.relay.consumers import Consumers
 from sluice.relay.jobs import (
     CANCEL,
     CANCELLED,

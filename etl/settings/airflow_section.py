@@ -1,0 +1,71 @@
+"""Section ``[airflow]``: how a pipeline's DAGs stand in an Airflow that others use, too.
+
+Imports nothing heavy: DAG files read it again and again.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+from sluice.etl.settings.errors import SettingsError
+from sluice.etl.settings.pauses import span_ms
+
+__all__ = ["Airflow"]
+
+_PREFIX = re.compile(r"[A-Za-z0-9_.-]*\Z")
+_TABLE = re.compile(r"[^.]+\..+\Z")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Airflow:
+    """The names of a pipeline's DAGs, and where their tasks run.
+
+    Changes take effect when Airflow reads the DAG files again.
+    """
+
+    dag_prefix: str = "sluice_"
+    """Beginning of all DAG ids, which are unique in an Airflow: ``sluice_replicate_shop``."""
+    pool: str = ""
+    """Pool of all tasks but those of `replicate` and `archive`, which always run; by default
+    Airflow's.
+    """
+    queue: str = ""
+    """Queue of all tasks, for executors that have some; by default Airflow's."""
+    executor: str = ""
+    """Executor of all tasks, if Airflow has several; by default its first one."""
+    priority_weight: int = 1
+    """Priority of the tasks of `replicate` among those that wait for a slot; others have 1."""
+    owner: str = "sluice"
+    """Owner of the DAGs, as Airflow shows and filters it."""
+    tags: list[str] = field(default_factory=list)
+    """Tags of the DAGs, beside ``sluice`` and the pipeline's name."""
+    notify: str = ""
+    """A notifier (`BaseNotifier`) or a function of one parameter, the context: ``module.name``.
+
+    It is called when a task has failed, which means that an operator must act.
+    """
+    timeout: str = ""
+    """How long a task of a job may take, such as ``12h``: then the job is paused, and the task is
+    tried again; by default any time.
+    """
+    deadline: str = ""
+    """How long a run of a job's DAG may take before `notify` is called, such as ``2h``."""
+    assets: list[str] = field(default_factory=list)
+    """Tables, as ``schema.table``, for which the DAG `assets` reports each archived UTC day."""
+
+    def __post_init__(self) -> None:
+        if not _PREFIX.match(self.dag_prefix):
+            raise SettingsError(
+                f"[airflow] dag-prefix = {self.dag_prefix!r}: letters, digits, _, . and - only"
+            )
+        for key, span in (("timeout", self.timeout), ("deadline", self.deadline)):
+            try:
+                span_ms(span or "1h")
+            except ValueError as error:
+                raise SettingsError(f"[airflow] {key} = {error}") from None
+        if self.deadline and not self.notify:
+            raise SettingsError("[airflow] deadline calls notify, which isn't set")
+        for table in self.assets:
+            if not _TABLE.match(table):
+                raise SettingsError(f"[airflow] assets: {table!r}: schema.table expected")

@@ -1,0 +1,198 @@
+"""Make a DAG a pipeline of a DAG file, with the settings of section ``[airflow]``.
+
+Parsed by Airflow all the time: nothing heavy is imported before a task runs.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, timedelta
+from importlib import import_module
+from typing import Any
+
+from airflow.sdk import (  # type: ignore[attr-defined] # not in its stub
+    DAG,
+    DeadlineAlert,
+    DeadlineReference,
+    DeltaTriggerTimetable,
+    SyncCallback,
+    task,
+)
+from airflow.sdk.exceptions import AirflowSkipException
+
+from sluice.airflow.operators import SluiceJobOperator
+from sluice.errors import SluiceError
+from sluice.etl.settings.airflow_section import Airflow
+from sluice.etl.settings.pauses import span_ms
+from sluice.etl.settings.pipelines import NamedPipeline, pipelines
+
+__all__ = ["check_task", "dag_per_pipeline", "job_tasks", "log_hint", "plan_task"]
+
+_START_DATE = datetime(2024, 1, 1, tzinfo=UTC)
+"""Without a start, Airflow gives every run of a DAG that runs continuously the first one's date,
+and skips it.
+"""
+_LOOP: dict[str, Any] = {
+    "retries": 1_000,  # of killed tasks; what passes is waited for inside of them
+    "retry_delay": timedelta(seconds=1),
+    "do_xcom_push": False,
+}
+_JOB: dict[str, Any] = {
+    "retries": 5,  # each attempt goes on where the last one was killed
+    "retry_delay": timedelta(seconds=5),
+    "retry_exponential_backoff": 2.0,
+    "max_retry_delay": timedelta(minutes=5),
+}
+
+
+def dag_per_pipeline(
+    kind: str,
+    doc: str | None,
+    wire: Callable[[NamedPipeline], object],
+    *,
+    schedule: Callable[[NamedPipeline], Any] = lambda _: None,
+    exists: Callable[[NamedPipeline], bool] = lambda _: True,
+    **options: Any,
+) -> None:
+    """Make the DAG `kind` of each pipeline for which it `exists`, with the tasks of `wire`.
+
+    `schedule`: Airflow's, or the time between two runs; without one it runs when it is triggered,
+    with one it has one run at a time. Killed tasks of a DAG that runs continuously are started
+    again at once and as often as it takes. `options`: as Airflow's DAG.
+    """
+    for pipeline in filter(exists, pipelines().values()):
+        section, when = pipeline.airflow, schedule(pipeline)
+        usual: dict[str, Any] = {"catchup": False, "default_args": _task_options(section)}
+        if when is not None:
+            usual |= {"max_active_runs": 1, "start_date": _START_DATE}
+        if when == "@continuous":
+            usual["default_args"] |= _LOOP | {"priority_weight": section.priority_weight}
+        else:
+            usual["default_args"] |= _job_options(section)
+            usual |= {"deadline": _deadline(section)} if section.deadline else {}
+        usual["default_args"] |= options.get("default_args", {})
+        with DAG(
+            pipeline.dag_id(kind),
+            schedule=DeltaTriggerTimetable(when) if isinstance(when, timedelta) else when,
+            tags=pipeline.tags,
+            description=_description(doc),
+            doc_md=doc,
+            **usual | {key: it for key, it in options.items() if key != "default_args"},
+        ):
+            wire(pipeline)
+
+
+def _task_options(section: Airflow) -> dict[str, Any]:
+    notifiers = [_Notifier(section.notify)] if section.notify else []
+    return {
+        "owner": section.owner,
+        "on_failure_callback": [log_hint, *notifiers],
+        **{key: it for key in ("queue", "executor") if (it := getattr(section, key))},
+    }
+
+
+def _job_options(section: Airflow) -> dict[str, Any]:
+    options = dict(_JOB)
+    if section.pool:
+        options["pool"] = section.pool
+    if section.timeout:
+        options["execution_timeout"] = timedelta(milliseconds=span_ms(section.timeout))
+    return options
+
+
+def _deadline(section: Airflow) -> DeadlineAlert:
+    return DeadlineAlert(
+        reference=DeadlineReference.DAGRUN_QUEUED_AT,
+        interval=timedelta(milliseconds=span_ms(section.deadline)),
+        callback=SyncCallback(section.notify),
+    )
+
+
+def _description(doc: str | None) -> str:
+    """Return a DAG file's first line without the DAG's name."""
+    text = (doc or "").partition("\n")[0].partition(": ")[2]
+    return text[:1].upper() + text[1:]
+
+
+def log_hint(context: Mapping[str, Any]) -> None:
+    """Log the error's hint as the last line of a failed task; Airflow calls it after all else."""
+    error = context.get("exception")
+    if isinstance(error, SluiceError) and error.hint:
+        logging.getLogger("sluice").error("hint: %s", error.hint)
+
+
+class _Notifier:
+    """`[airflow] notify`, imported when a task has failed."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def __call__(self, context: Any) -> None:
+        module, _, name = self._path.rpartition(".")
+        target = getattr(import_module(module), name)
+        (target() if isinstance(target, type) else target)(context)
+
+
+def plan_task(pipeline: NamedPipeline, kind: str) -> Any:
+    """Make the task `plan`, which begins a job of the kind; see `sluice.etl.tasks.job_kinds.begin`.
+
+    Return its value `job`: the job's id, None if nothing is to be done. It is skipped if the
+    schedule began the run, and nothing is due.
+    """
+
+    @task(multiple_outputs=True)
+    def plan(
+        params: dict[str, Any] | None = None, run_id: str | None = None, dag_run: Any = None
+    ) -> dict[str, Any]:
+        from sluice.etl.tasks.airflow_run import is_scheduled
+        from sluice.etl.tasks.airflow_task import run_job_task
+        from sluice.etl.tasks.job_kinds import begin
+
+        scheduled = is_scheduled(dag_run)
+        found = run_job_task(
+            pipeline,
+            "plan",
+            lambda settings: begin(settings, kind, params or {}, run_id or "", scheduled=scheduled),
+        )
+        if why := found.pop("not_due", ""):
+            raise AirflowSkipException(why)
+        return found
+
+    return plan()["job"]
+
+
+def job_tasks(pipeline: NamedPipeline, kind: str, *, task_id: str = "work") -> None:
+    """Make the tasks of a DAG of jobs: `plan`, then `task_id`, which runs or resumes the job."""
+
+    SluiceJobOperator(
+        task_id=task_id, kind=kind, pipeline=pipeline.name, job=plan_task(pipeline, kind)
+    )
+
+
+def check_task(pipeline: NamedPipeline, room: str, what: str, *, task_id: str) -> Any:
+    """Make the only task of a DAG that does something if it is due, and is skipped if not.
+
+    It calls the function `task_id` of the module `room`, with the form's fields.
+    """
+
+    @task(task_id=task_id)
+    def look(
+        params: dict[str, Any] | None = None, run_id: str | None = None, dag_run: Any = None
+    ) -> dict[str, Any]:
+        from sluice.etl.tasks.airflow_run import is_scheduled
+        from sluice.etl.tasks.airflow_task import run_job_task
+
+        scheduled = is_scheduled(dag_run)
+        found: dict[str, Any] | None = run_job_task(
+            pipeline,
+            what,
+            lambda settings: getattr(import_module(room), task_id)(
+                settings, params or {}, run_id=run_id or "", scheduled=scheduled
+            ),
+        )
+        if found is None:
+            raise AirflowSkipException("nothing is due")
+        return found
+
+    return look()

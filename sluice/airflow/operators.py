@@ -1,0 +1,241 @@
+"""Operators that run a pipeline's jobs, in Sluice's own DAGs and in those of other people."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+from urllib.parse import urlencode
+
+from airflow.sdk import BaseOperator, BaseOperatorLink, conf
+from airflow.sdk.exceptions import AirflowException, AirflowSkipException
+
+__all__ = [
+    "SluiceBackfillOperator",
+    "SluiceBootstrapOperator",
+    "SluiceJobOperator",
+    "SluiceQualityOperator",
+    "SluiceRestoreDrillOperator",
+    "SluiceRestoreOperator",
+    "SluiceSnapshotOperator",
+    "SluiceVerifyOperator",
+]
+
+_INTERRUPT_TIMEOUT_S = 3.0
+"""How long Spark may take to end its work: Airflow kills a task five seconds after SIGTERM."""
+
+
+class JobLink(BaseOperatorLink):  # type: ignore[misc] # Airflow is untyped
+    """Lead from a task to its job's place on the page Jobs."""
+
+    name = "Job in Sluice"
+
+    def get_link(self, operator: Any, *, ti_key: Any) -> str:
+        """Return the address, "" if the task has no job. Called in the task's process."""
+        del ti_key
+        return operator.job_address() if isinstance(operator, SluiceJobOperator) else ""
+
+
+class SluiceJobOperator(BaseOperator):  # type: ignore[misc] # Airflow is untyped
+    """Run a job of a pipeline, or resume the unfinished one that was asked for the same.
+
+    `kind` is one of `sluice.etl.tasks.job_kinds`, `form` has the fields of its DAG's form. Without
+    a form, `job` is the id of a job that another task has begun; None skips the task. A task that
+    is killed, cleared or marked pauses its job and ends what that has Spark do; the next attempt
+    continues. The task fails for good if an operator has to act, or if a verification finds
+    differences.
+    """
+
+    template_fields: Sequence[str] = ("pipeline", "form", "job")
+    template_fields_renderers: ClassVar[dict[str, str]] = {"form": "json"}
+    operator_extra_links = (JobLink(),)
+    ui_color = "#e6f2ff"
+
+    def __init__(
+        self,
+        *,
+        kind: str,
+        pipeline: str = "",
+        form: Mapping[str, Any] | None = None,
+        job: Any = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.kind = kind
+        self.pipeline = pipeline
+        self.form = None if form is None else dict(form)
+        self.job = job
+        self._working = False
+
+    def execute(self, context: Any) -> dict[str, Any]:
+        """Return the job's result. Raises TaskFailedPermanently, AirflowException if killed."""
+        from sluice.etl.settings.pipelines import pipelines
+        from sluice.etl.tasks import job_kinds
+        from sluice.etl.tasks.airflow_task import run_job_task
+
+        ti, form, found = context["ti"], self.form, pipelines().named(self.pipeline)
+        run_id = ti.run_id
+        self._working = True
+        try:
+            if form is not None:
+                run_id = f"{ti.run_id} of the DAG {ti.dag_id}"
+                self.job = run_job_task(
+                    found,
+                    "plan",
+                    lambda settings: job_kinds.begin(settings, self.kind, form, run_id),
+                )["job"]
+            if self.job is None:
+                raise AirflowSkipException("only planned: see the log of the task plan")
+            ti.xcom_push(JobLink().xcom_key, self.job_address())
+            return run_job_task(
+                found,
+                self.kind,
+                lambda settings: job_kinds.work(settings, self.kind, self.job, run_id),
+            )
+        except KeyboardInterrupt:
+            raise AirflowException(f"the task was ended; its job {self.job} is paused") from None
+        finally:
+            self._working = False
+
+    def on_kill(self) -> None:
+        """Pause the job, as Ctrl-C pauses a command's, and end what it has Spark do."""
+        if not self._working:
+            return
+        from sluice.etl.spark.session import interrupt_all
+
+        thread = threading.Thread(target=interrupt_all, name="interrupt-spark", daemon=True)
+        thread.start()
+        thread.join(_INTERRUPT_TIMEOUT_S)
+        raise KeyboardInterrupt
+
+    def job_address(self) -> str:
+        """Return the address of the page Jobs at this job, "" before it has one."""
+        if not self.job:
+            return ""
+        base = conf.get("api", "base_url", fallback="").rstrip("/")
+        query = f"?{urlencode({'pipeline': self.pipeline})}" if self.pipeline else ""
+        return f"{base}/sluice/jobs{query}#job-{self.job}"
+
+
+class _FormOperator(SluiceJobOperator):
+    """A job with the form's fields as parameters."""
+
+    kind_name: ClassVar[str]
+    fields: ClassVar[Mapping[str, Any]]
+    """Fields of the form with their defaults, as in the DAG file of the kind."""
+
+    def __init__(self, *, pipeline: str = "", **kwargs: Any) -> None:
+        form = {name: kwargs.pop(name, default) for name, default in self.fields.items()}
+        super().__init__(
+            kind=self.kind_name, pipeline=pipeline, form=form | {"plan_only": False}, **kwargs
+        )
+
+
+class SluiceVerifyOperator(_FormOperator):
+    """Compare tables with the upstream at a live checkpoint; fail if rows differ."""
+
+    kind_name = "verify"
+    fields: ClassVar[Mapping[str, Any]] = {"tables": [], "how": "auto"}
+
+
+class SluiceBackfillOperator(_FormOperator):
+    """Copy tables, or rows of them, again beside replication, or compare them."""
+
+    kind_name = "backfill"
+    fields: ClassVar[Mapping[str, Any]] = {
+        "tables": ["schema.table"],
+        "mode": "compare",
+        "rows_per_second": None,
+        "where": None,
+        "from_key": None,
+        "to_key": None,
+    }
+
+
+class SluiceBootstrapOperator(_FormOperator):
+    """Make an empty database a replica, in this one task."""
+
+    kind_name = "bootstrap"
+    fields: ClassVar[Mapping[str, Any]] = {
+        "source": "tidb://",
+        "tables": None,
+        "into": None,
+        "csv_separator": None,
+        "csv_delimiter": None,
+        "csv_line_terminator": None,
+        "csv_null_value": "\\N",
+        "csv_header": True,
+        "escape_backslash": True,
+    }
+
+
+class SluiceSnapshotOperator(_FormOperator):
+    """Put a snapshot of all tables into the archive."""
+
+    kind_name = "snapshot"
+    fields: ClassVar[Mapping[str, Any]] = {
+        "source": None,
+        "full": False,
+        "escape_backslash": True,
+    }
+
+
+class SluiceRestoreOperator(_FormOperator):
+    """Restore tables as of a moment, into a database or into files."""
+
+    kind_name = "restore"
+    fields: ClassVar[Mapping[str, Any]] = {
+        "until": None,
+        "tables": None,
+        "into": None,
+        "replacing": None,
+        "verify": True,
+        "connection": None,
+        "target": None,
+        "folder": None,
+        "format": "parquet",
+        "beside": False,
+    }
+
+
+class SluiceRestoreDrillOperator(_FormOperator):
+    """Restore some tables as a drill, verify them, and drop them."""
+
+    kind_name = "drill"
+    fields: ClassVar[Mapping[str, Any]] = {"tables": 5, "max_mb": 10_000, "at": None}
+
+
+class SluiceQualityOperator(BaseOperator):  # type: ignore[misc] # Airflow is untyped
+    """Check the expectations of a pipeline's data; fail as their severity says."""
+
+    template_fields: Sequence[str] = ("pipeline", "on", "suites", "as_of")
+    ui_color = "#e6f2ff"
+
+    def __init__(
+        self,
+        *,
+        pipeline: str = "",
+        on: str = "downstream",
+        suites: Sequence[str] = (),
+        as_of: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.pipeline = pipeline
+        self.on = on
+        self.suites = list(suites)
+        self.as_of = as_of
+
+    def execute(self, context: Any) -> dict[str, Any] | None:
+        """Return the checked suites with their states. Raises TaskFailedPermanently."""
+        from sluice.etl.settings.pipelines import pipelines
+        from sluice.etl.tasks.airflow_task import run_job_task
+        from sluice.expectations.tasks import look
+
+        asked = {"on": self.on, "suites": self.suites, "as_of": self.as_of}
+        found: dict[str, Any] | None = run_job_task(
+            pipelines().named(self.pipeline),
+            "quality",
+            lambda settings: look(settings, asked, run_id=context["ti"].run_id, scheduled=False),
+        )
+        return found

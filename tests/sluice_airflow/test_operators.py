@@ -1,0 +1,156 @@
+"""Operators run jobs as their DAGs' forms do, and a killed task pauses its job."""
+
+from __future__ import annotations
+
+import os
+import runpy
+import signal
+import threading
+import time
+from types import SimpleNamespace
+
+import pytest
+from airflow.sdk import DAG
+from airflow.sdk.exceptions import AirflowException, AirflowSkipException
+
+import sluice.airflow as airflow
+from sluice.etl.settings.pipelines import pipelines
+from sluice.etl.tasks import job_kinds
+from sluice.relay.jobs import DONE, PAUSED, Jobs, WriteScope
+from tests.dags.test_dags import DAGS
+
+OPERATORS = {
+    "backfill": airflow.SluiceBackfillOperator,
+    "bootstrap": airflow.SluiceBootstrapOperator,
+    "restore": airflow.SluiceRestoreOperator,
+    "restore_drill": airflow.SluiceRestoreDrillOperator,
+    "snapshot": airflow.SluiceSnapshotOperator,
+    "verify": airflow.SluiceVerifyOperator,
+}
+
+
+class Request(SimpleNamespace):
+    def to_json(self):
+        return {"tables": self.tables}
+
+
+class CountingKind(job_kinds.JobKind):
+    """Counts to what the form says, a step a chunk; a test may have it take long."""
+
+    name = "count"
+    at_work = threading.Event()
+    limit = 1_000_000
+
+    def request(self, settings, said):
+        return Request(tables=said["tables"])
+
+    def create(self, settings, request, by):
+        jobs = Jobs.for_pipeline(settings.open_relay())
+        job = jobs.create(self.name, request.to_json(), WriteScope("count", ()), by)
+        job.save_plan({})
+        return job
+
+    def run(self, settings, job, runner, show):
+        with job.run(runner) as run:
+            for step in range(min(self.limit, int(job.spec.asked["tables"][0]))):
+                self.at_work.set()
+                run.check_order()
+                time.sleep(0.01)
+            run.end(DONE, result={"steps": step + 1})
+        return SimpleNamespace(state=DONE, warnings=())
+
+
+@pytest.fixture
+def count(shop, monkeypatch):
+    registered = job_kinds.RegisteredKind("no module", "count", dag="count")
+    monkeypatch.setitem(job_kinds.KINDS, "count", registered)
+    monkeypatch.setattr(job_kinds, "job_kind", lambda name: CountingKind())
+    CountingKind.at_work.clear()
+    return Jobs.for_pipeline(pipelines()["shop"].settings.open_relay())
+
+
+class TaskInstance(SimpleNamespace):
+    """What a context has of it."""
+
+    def xcom_push(self, key, value):
+        self.pushed = {key: value}
+
+
+def context(run_id="manual__1"):
+    return {"ti": TaskInstance(run_id=run_id, dag_id="report", task_id="check")}
+
+
+def operator(steps, **options):
+    return airflow.SluiceJobOperator(
+        task_id="check", kind="count", pipeline="shop", form={"tables": [steps]}, **options
+    )
+
+
+def test_operators_have_the_fields_of_their_dags_forms_with_their_defaults(monkeypatch):
+    monkeypatch.delenv("SLUICE_PIPELINES", raising=False)
+    for kind, made in OPERATORS.items():
+        params = runpy.run_path(str(DAGS / f"{kind}.py"))["PARAMS"]
+        fields = {name: param.value for name, param in params.items()}
+        dropped = {"plan_only"} | ({"tasks"} if kind == "bootstrap" else set())
+        assert made.fields == {name: it for name, it in fields.items() if name not in dropped}
+
+
+def test_a_field_that_the_form_does_not_have_is_refused_while_the_file_is_parsed():
+    with pytest.raises(TypeError, match="tabels"):
+        airflow.SluiceVerifyOperator(task_id="check", tabels=["a.b"])
+
+
+def test_an_operator_runs_its_job_and_returns_the_result_and_names_the_dag_as_who_asked(count):
+    found = context()
+    assert operator("3").execute(found) == {"steps": 3}
+    (job,) = count.list()
+    assert (job.entry().state, job.spec.by) == (DONE, "airflow manual__1 of the DAG report")
+    assert job_kinds.dag_run_of(job.spec) is None, "no run of a DAG of Sluice's"
+    assert found["ti"].pushed["_link_JobLink"].endswith(f"/sluice/jobs?pipeline=shop#job-{job.id}")
+
+
+def test_fields_of_the_form_and_the_pipeline_are_templates():
+    with DAG("report", schedule=None):
+        made = airflow.SluiceVerifyOperator(
+            task_id="check", pipeline="{{ params.of }}", tables=["shop.{{ ds }}"]
+        )
+    made.render_template_fields({"params": {"of": "shop"}, "ds": "2026-11-22"})
+    assert (made.pipeline, made.form["tables"]) == ("shop", ["shop.2026-11-22"])
+
+
+def test_a_task_without_a_job_is_skipped(shop):
+    task = airflow.SluiceJobOperator(task_id="work", kind="count", pipeline="shop")
+    with pytest.raises(AirflowSkipException):
+        task.execute(context())
+
+
+def test_a_killed_task_pauses_its_job_ends_spark_and_its_next_attempt_goes_on(count, monkeypatch):
+    interrupted = []
+    monkeypatch.setattr(
+        "sluice.etl.spark.session.interrupt_all", lambda: interrupted.append(1), raising=False
+    )
+    task = operator("1000000")
+    # as Airflow's task runner does
+    before = signal.signal(signal.SIGTERM, lambda *_: task.on_kill())
+    killer = threading.Thread(
+        target=lambda: CountingKind.at_work.wait(60) and os.kill(os.getpid(), signal.SIGTERM)
+    )
+    try:
+        killer.start()
+        with pytest.raises(AirflowException, match="is paused"):
+            task.execute(context())
+    finally:
+        killer.join()
+        signal.signal(signal.SIGTERM, before)
+    (job,) = count.list()
+    assert (job.entry().state, interrupted) == (PAUSED, [1])
+    monkeypatch.setattr(CountingKind, "limit", 2)
+    assert operator("1000000").execute(context()) == {"steps": 2}
+    assert [each.id for each in count.list()] == [job.id], "no second job"
+
+
+def test_a_kill_that_comes_before_or_after_the_work_changes_nothing(count):
+    task = operator("1")
+    task.on_kill()
+    task.execute(context())
+    task.on_kill()
