@@ -102,15 +102,15 @@ def ours(error: BaseException) -> SluiceError:
     if isinstance(error, SluiceError):
         return error
     if isinstance(error, OSError):
-        told: SluiceError = MachineError(str(error) or type(error).__name__)
-        told.hint = _BY_NUMBER.get(error.errno or 0, MachineError.hint)
+        known: SluiceError = MachineError(str(error) or type(error).__name__)
+        known.hint = _BY_NUMBER.get(error.errno or 0, MachineError.hint)
     elif isinstance(error, MemoryError):
-        told = MachineError(f"out of memory: {error}")
-        told.hint = (
+        known = MachineError(f"out of memory: {error}")
+        known.hint = (
             "give it more memory, or let it take less at once: [window] max-bytes, [apply]"
             " max-bytes"
         )
     else:
-        told = DefectError(f"{type(error).__name__}: {error}")
-    told.__cause__ = error
-    return told
+        known = DefectError(f"{type(error).__name__}: {error}")
+    known.__cause__ = error
+    return known

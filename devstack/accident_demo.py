@@ -59,7 +59,7 @@ def make_snapshot(site: StackPaths, viewer: Observer) -> SnapshotJobSummary:
 
 
 def delete_without_where(site: StackPaths, tables: Mapping[str, int]) -> Accident | None:
-    """DELETE without WHERE from the largest of `tables` that suits, amid other traffic.
+    """Run DELETE without WHERE on the largest of `tables` that suits, amid other traffic.
 
     `tables` are rows by name.
     A table suits that has a primary key, or has none and the stand-in can distinguish its rows.

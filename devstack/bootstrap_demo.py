@@ -63,10 +63,10 @@ def copy_now(site: StackPaths, viewer: Observer) -> BootstrapSummary:
     By the job that `sluice bootstrap --from tidb://` runs. Raises as
     `sluice.etl.copy.run_bootstrap`.
     """
-    settings, wish = load_settings(site.config), BootstrapRequest("tidb://", by="sluice run")
+    settings, request = load_settings(site.config), BootstrapRequest("tidb://", by="sluice run")
     return with_retries(
         viewer,
-        lambda: run_bootstrap(settings, wish, on_progress=lambda p: viewer.show_copy(p, "copy")),
+        lambda: run_bootstrap(settings, request, on_progress=lambda p: viewer.show_copy(p, "copy")),
     )
 
 

@@ -81,7 +81,7 @@ def _mutations(payload: bytes) -> Iterable[Any]:
 
 
 def _clustered(meta: Iterable[tuple[bytes, bytes]]) -> Iterator[Table]:
-    """Tables with a clustered key of several or other than integer columns, as DDL jobs made them.
+    """Yield tables whose clustered key isn't one integer, as DDL jobs made them.
 
     Few jobs of thousands are worth parsing.
     """

@@ -144,7 +144,7 @@ def _final_keys(database: Connection[Any], table: _Table, snapshot: Path) -> Ite
 
 
 def _damage_rows(database: Connection[Any], table: _Table, keys: list[int]) -> Damage:
-    """Every third row, so that the damage is scattered."""
+    """Damage every third row, so that the damage is scattered."""
     chosen = [
         str(key)
         for key in keys[:: max(1, len(keys) // (_REMOVED_ROWS + _CHANGED_ROWS + _ADDED_ROWS))]

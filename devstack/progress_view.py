@@ -71,7 +71,7 @@ class RelayTotals:
         self._sums: list[LandedTotals] = []
 
     def read(self) -> list[LandedTotals]:
-        """One entry a window, ascending; the list grows from call to call.
+        """Return one entry a window, ascending; the list grows from call to call.
 
         Raises relay.RelayError.
         """
@@ -197,7 +197,7 @@ class CheckpointTrace(threading.Thread):
             self.join(10)
 
     def moves(self) -> list[tuple[int, int]]:
-        """(checkpoint TSO, Unix ms at which it was first seen), ascending."""
+        """Return (checkpoint TSO, Unix ms at which it was first seen), ascending."""
         return list(self._moves)
 
     def lags_ms(self, commits: list[tuple[int, float]]) -> list[tuple[tuple[int, float], int]]:

@@ -70,7 +70,7 @@ class Record(NamedTuple):
 
     @property
     def fake(self) -> bool:
-        """A pump's own mark of time, written by no transaction."""
+        """Return whether it is a pump's own mark of time, written by no transaction."""
         return self.start_ts == self.commit_ts
 
 
@@ -167,7 +167,7 @@ class Recording:
                 yield record
 
     def transactions(self, until_ts: int | None = None) -> dict[int, Transaction]:
-        """Every transaction by start_ts, in the order of their Prewrites, cut as `records` does.
+        """Return all transactions by start_ts, in the order of Prewrites, cut as `records` does.
 
         Reads the whole stream once and so finds everything that is wrong with it.
         """
@@ -182,7 +182,7 @@ class Recording:
         }
 
     def meta_keys(self) -> Iterator[tuple[bytes, bytes]]:
-        """(key, value) of every recorded TiKV key.
+        """Yield (key, value) of every recorded TiKV key.
 
         Lines that are no JSON objects (log lines) are skipped.
         """

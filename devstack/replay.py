@@ -98,7 +98,7 @@ def clear(stack: Stack, recording: Path, report: Report, *, paused: bool = False
 
 
 def _halt_pipeline(stack: Stack, airflow: AirflowClient) -> None:
-    """No task of the DAG runs when this returns, and none starts until the DAG is unpaused."""
+    """End the DAG's tasks; none starts until the DAG is unpaused."""
     if not airflow.is_known():
         errors = airflow.import_errors()
         raise StackError(

@@ -98,7 +98,7 @@ def _run(command: Sequence[str]) -> None:
 
 
 def _turn_links_inwards(root: Path) -> None:
-    """Links to files of the packages name them from /; after this they name those in `root`."""
+    """Turn links to files of the packages, which name them from /, into links inside of `root`."""
     for folder, names, files in os.walk(root):
         for name in (*names, *files):
             path = Path(folder, name)

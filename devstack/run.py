@@ -241,7 +241,7 @@ class _Run:
         )
 
     def _verify(self, label: SnapshotLabel) -> None:
-        """Both sides are equal; a value is changed in the replica, found, and made right."""
+        """Compare both sides; change a value in the replica, find it, and repair it."""
         found = verification.verify(self._site, self._viewer)
         self.summary.prove(found)
         self._viewer.report(f"`sluice verify`: {self.summary.verified}")
@@ -271,7 +271,7 @@ class _Run:
             )
 
     def _check_quality(self) -> None:
-        """Great Expectations looks at the replica, and what it reports can be opened."""
+        """Check the replica with Great Expectations, and report where its figures are."""
         look = self._viewer.quality
         if look is None:
             return

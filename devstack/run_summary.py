@@ -149,7 +149,7 @@ def caught_up_at(
 
 
 def _lags(lags: list[tuple[tuple[int, float], int]], holds: Sequence[Span]) -> list[float]:
-    """Each lag in ms, without the time for which applying was held."""
+    """Return each lag in ms, without the time for which applying was held."""
     found = []
     for (_, wall_ms), lag_ms in lags:
         held = sum(

@@ -138,7 +138,7 @@ class AlignedChunk(JsonDocument):
 
     @property
     def full_name(self) -> str:
-        """`schema.table` upstream."""
+        """Return `schema.table` upstream."""
         return full_name(self.schema, self.table)
 
 
@@ -246,7 +246,7 @@ class AlignedChunks:
             ) from None
 
     def of_job(self, job: str) -> list[AlignedChunk]:
-        """Its aligned chunks, ascending, void ones among them."""
+        """Return a job's aligned chunks, ascending, void ones among them."""
         found = (self._chunk(at_ts) for at_ts in _timestamps(_NAME, self._names()))
         return [
             aligned_chunk

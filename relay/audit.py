@@ -49,15 +49,15 @@ class AuditLog:
 
     def begin(self, by: str, what: str, about: str) -> AuditEntry:
         """Durably keep that this was ordered, before it is done."""
-        deed = AuditEntry(time.time_ns() // 1_000_000, by, what, about)
-        self._file.change(lambda there: (*there, deed)[-MAX_ENTRIES:])
-        return deed
+        entry = AuditEntry(time.time_ns() // 1_000_000, by, what, about)
+        self._file.change(lambda there: (*there, entry)[-MAX_ENTRIES:])
+        return entry
 
-    def end(self, deed: AuditEntry, outcome: str) -> None:
+    def end(self, entry: AuditEntry, outcome: str) -> None:
         """Durably keep what came of it."""
-        done = AuditEntry(deed.at_ms, deed.by, deed.what, deed.about, outcome, deed.token)
+        done = AuditEntry(entry.at_ms, entry.by, entry.what, entry.about, outcome, entry.token)
         self._file.change(
-            lambda there: tuple(done if each.token == deed.token else each for each in there)
+            lambda there: tuple(done if each.token == entry.token else each for each in there)
         )
 
     def newest(self, most: int) -> list[AuditEntry]:

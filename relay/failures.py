@@ -55,7 +55,7 @@ class Failures:
             return False
 
     def list(self) -> list[Failure]:
-        """Those that are there, by task. Raises OSError."""
+        """Return the recorded failures by task. Raises OSError."""
         found = []
         for name in self._storage.names(_FOLDER):
             if not name.endswith(".json"):

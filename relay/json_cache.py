@@ -44,7 +44,7 @@ class JsonMemberCache:
         return pieces
 
     def member(self, name: str, value: Any) -> str:
-        """One member's text."""
+        """Return one member's text."""
         known = self._known.get(name)
         if known is not None and known[0] is value:
             return known[1]

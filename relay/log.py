@@ -293,7 +293,7 @@ class RelayLog(WindowChain):
         self.place.replace("downstream.json", ownership.to_bytes())
 
     def stopped(self) -> StopMark | None:
-        """Why applying must not go on; None if it may. Raises RelayCorruptError."""
+        """Return why applying must not go on; None if it may. Raises RelayCorruptError."""
         return self._small("stop.json", StopMark.from_bytes)
 
     def stop(self, stop: StopMark) -> None:

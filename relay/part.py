@@ -56,7 +56,7 @@ class Part:
 
     @classmethod
     def from_dict(cls, raw: Mapping[str, Any]) -> Part:
-        """Strict: every field, nothing else, right types. Raises ValueError."""
+        """Parse a descriptor with every field, no other, of the right types. Raises ValueError."""
         fields = {"path": str} | dict.fromkeys(cls.__slots__[1:], int)
         if set(raw) != set(fields):
             raise ValueError(f"a part has the fields {sorted(raw)}, expected {sorted(fields)}")
@@ -281,7 +281,7 @@ def read_parts(url: str | Storage, parts: Sequence[Part | Mapping[str, Any]]) ->
 
 
 def _overlapping(parts: Sequence[Part]) -> Iterator[list[Part]]:
-    """Parts in groups that share no stretch of time, ascending.
+    """Group parts that overlap in time; the groups ascend.
 
     Within a group in the order given.
     """

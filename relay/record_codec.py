@@ -42,7 +42,7 @@ class RecordEncoder:
 
     @property
     def characters(self) -> int:
-        """How long the text is, about."""
+        """Return about how many characters the text has."""
         return self._characters + sum(distinct.characters for distinct in self._distinct.values())
 
     def add(self, record: Mapping[str, Any]) -> None:

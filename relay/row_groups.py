@@ -155,7 +155,7 @@ def row_offsets(column: pa.LargeBinaryArray) -> np.ndarray:
 
 
 def row_buffers(column: pa.LargeBinaryArray) -> tuple[np.ndarray, np.ndarray]:
-    """Lengths and bytes of the values."""
+    """Return the lengths and the bytes of the values."""
     if not len(column):
         return np.zeros(0, np.int64), np.zeros(0, np.uint8)
     offsets = row_offsets(column)

@@ -147,7 +147,7 @@ class Verifications:
         self._last.change(lambda last: last | new)
 
     def last(self) -> dict[str, TableVerified]:
-        """Each table's last verification, by full name."""
+        """Return each table's last verification, by full name."""
         return self._last.load()
 
     def save_status(self, look: VerifierStatus) -> None:

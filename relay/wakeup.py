@@ -50,7 +50,7 @@ class WakeupSocket:
         return self._is_reliable
 
     def found(self) -> None:
-        """There was something, whether it rang or not."""
+        """Record that there was something, whether a datagram came or not."""
         self._is_reliable, self._is_notified = self._is_notified, False
 
     def wait(self, seconds: float) -> None:
@@ -70,7 +70,7 @@ class WakeupSocket:
             self._wake.send(b"!")
 
     def close(self) -> None:
-        """After the last wait."""
+        """Close the socket, after the last wait."""
         if self._path is not None:
             self._path.unlink(missing_ok=True)
             with contextlib.suppress(OSError):  # others wait, too

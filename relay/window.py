@@ -188,7 +188,7 @@ def _expect(raw: Mapping[str, Any], name: str, kind: type) -> None:
 
 
 def hour_of(ts: int) -> str:
-    """UTC hour of a TSO, as the directories are named: ``2026-11-21T09``."""
+    """Return the UTC hour of a TSO, as the directories are named: ``2026-11-21T09``."""
     return tso.to_datetime(ts).strftime("%Y-%m-%dT%H")
 
 

@@ -44,7 +44,7 @@ class WindowLog(Protocol):
         """
 
     def windows(self, from_ts: int, to_ts: int | None = None) -> Iterator[WindowRecord]:
-        """Those that hold commits in (from_ts, to_ts], in order, from the first there is.
+        """Yield the windows with commits in (from_ts, to_ts], in order, from the first there is.
 
         Raises RelayGapError.
         """
@@ -56,7 +56,7 @@ class WindowLog(Protocol):
         """
 
     def read(self, windows: Iterable[WindowRecord]) -> pa.Table:
-        """Their changes in PART_SCHEMA in commit order. Raises RelayCorruptError."""
+        """Yield their changes in PART_SCHEMA in commit order. Raises RelayCorruptError."""
 
 
 def in_portions(

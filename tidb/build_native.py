@@ -29,7 +29,7 @@ _COMPILE_TIMEOUT_S = 300
 
 
 def build(source: Path, target: Path) -> str:
-    """Why it can't be compiled; "" if it was.
+    """Compile a kernel; return why that failed, "" if it didn't.
 
     The environment's CC and CFLAGS count, where they are set.
     """

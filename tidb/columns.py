@@ -28,7 +28,7 @@ class SchemaError(SluiceError, ValueError):
 
 
 def name_of(value: Any) -> str:
-    """TiDB's case-insensitive name: `{"O": original, "L": lower}` or a plain string."""
+    """Return TiDB's case-insensitive name of `{"O": original, "L": lower}` or a plain string."""
     if isinstance(value, Mapping):
         return str(value.get("O", ""))
     return str(value or "")
@@ -143,7 +143,7 @@ class Column:
 
     @property
     def virtual(self) -> bool:
-        """Generated when read; rows don't hold it (deletes may)."""
+        """Return whether it is generated when read; rows don't hold it (deletes may)."""
         return bool(self.generated) and not self.generated_stored
 
     @property
@@ -175,7 +175,7 @@ class Column:
 
     @property
     def fsp(self) -> int:
-        """Fraction digits of a time type, 0 to 6."""
+        """Return fraction digits of a time type, 0 to 6."""
         return self.decimal if 0 < self.decimal <= 6 else 0
 
 

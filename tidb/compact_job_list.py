@@ -67,7 +67,7 @@ class CompactJobList:
     def through(
         self, schema_version: int, without: Collection[int] = frozenset()
     ) -> Iterator[DdlHistoryJob]:
-        """Those that left a version behind, through `schema_version`, ascending.
+        """Yield the jobs that left a version behind, through `schema_version`, ascending.
 
         `without` the jobs of these ids.
         """
@@ -89,7 +89,7 @@ class CompactJobList:
         )
 
     def after(self, schema_version: int) -> Iterator[DdlHistoryJob]:
-        """Those that left a later version behind, ascending."""
+        """Yield the jobs that left a later version behind, ascending."""
         return (_unpack(each) for each in self._finished if each.schema_version > schema_version)
 
     def ids_through(self, schema_version: int, without: Collection[int] = frozenset()) -> set[int]:

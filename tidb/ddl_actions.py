@@ -166,7 +166,7 @@ RENAMES = frozenset({Action.RENAME_TABLE, Action.RENAME_TABLES})
 
 
 def action_name(number: int) -> str:
-    """TiDB's name of a job type; "type <number>" for one that isn't known here."""
+    """Return TiDB's name of a job type; "type <number>" for one that isn't known here."""
     try:
         return Action(number).title
     except ValueError:

@@ -25,7 +25,7 @@ class DdlEffect:
     tables: Mapping[int, Table | None] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """`{"schemas": {id: Schema|null}, "tables": {id: Table|null}}`, ids as text.
+        """Return `{"schemas": {id: Schema|null}, "tables": {id: Table|null}}`, ids as text.
 
         `from_json` is the inverse.
         """
@@ -89,7 +89,7 @@ class DdlJob:
 
     @property
     def title(self) -> str:
-        """For messages."""
+        """Return the job's number, type and commit_ts, for messages."""
         return f"DDL job {self.job_id} at commit_ts {self.commit_ts}"
 
     @property
@@ -101,7 +101,7 @@ class DdlJob:
         return self.type in DROPS_COLUMNS and self.schema_state == STATE_DELETE_ONLY
 
     def table_pairs(self) -> Iterator[tuple[Table, Table]]:
-        """Every table that is there before and after it.
+        """Yield every table that is there before and after it.
 
         PARTITION BY and the like give a table a new id under its old name.
         """

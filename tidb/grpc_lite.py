@@ -116,7 +116,7 @@ class UnaryConnection:
         return stream
 
     def send(self, stream: int, message: bytes) -> None:
-        """One more request of a call that was begun with `more`."""
+        """Send one more request of a call that was begun with `more`."""
         self._send_message(stream, message, more=True)
 
     def receive(self, stream: int) -> bytes:
@@ -269,7 +269,7 @@ class UnaryEndpoint:
         self._again = float("inf") if url.startswith("https://") else 0.0
 
     def connection(self) -> UnaryConnection | None:
-        """None where calls are better made by grpcio."""
+        """Return the connection; None where calls are better made by grpcio."""
         if self._connection is None and time.monotonic() >= self._again:
             self._again = time.monotonic() + _RETRY_INTERVAL_S
             with contextlib.suppress(UseFullGrpc):
@@ -288,7 +288,7 @@ class UnaryEndpoint:
             return None
 
     def failed(self) -> None:
-        """Its connection had a UseFullGrpc."""
+        """Record that the connection raised UseFullGrpc."""
         self.close()
         self._again = time.monotonic() + _RETRY_INTERVAL_S
 

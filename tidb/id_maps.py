@@ -159,7 +159,7 @@ _document_cache = _DocumentCache()
 
 
 def names_by_id(tables: Mapping[int, Table | None]) -> Iterator[tuple[int, str, str]]:
-    """Id, schema and name of each table that is there. None is parsed for it."""
+    """Yield each table's id, schema and name, without parsing it."""
     if not isinstance(tables, LazyTables):
         yield from (
             (i, table.schema_name, table.name) for i, table in tables.items() if table is not None

@@ -10,9 +10,9 @@ __all__ = ["is_usable"]
 
 
 def is_usable(kernel: str, edition: int, *, in_any_byte_order: bool = False) -> bool:
-    """`kernel`: the package's name.
+    """Return whether a kernel was compiled from the source that is there.
 
-    `edition`: of its `compiled.c`; what was compiled from another one isn't used. Most read or
+    `kernel`: the package's name. `edition`: that of its `compiled.c`. Most read or
     write words as numpy and Arrow have them here, so only little-endian ones. `SLUICE_KERNEL=plain`
     leaves all of them out.
     """

@@ -62,7 +62,7 @@ class RowLayout:
 
     @classmethod
     def for_table(cls, table: Table) -> RowLayout | None:
-        """None for a table that the kernel doesn't know."""
+        """Return the table's layout; None if the kernel doesn't know its types."""
         columns = table.stored_columns
         if not columns or not all(column.kind in KERNEL_KINDS for column in columns):
             return None

@@ -84,7 +84,7 @@ def restored_columns(table: Table) -> tuple[int, ...]:
 
 
 def _is_restored(table: Table, column: Column) -> bool:
-    """TiDB's NeedRestoredData.
+    """Return whether the column needs restored data, as TiDB's NeedRestoredData does.
 
     Of a `_bin` collation only VARCHARs lose something in the sort key, the blanks at their end, and
     TiDB 5.0 release candidates (version 0) may have gone by the collation alone.

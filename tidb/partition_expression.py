@@ -70,7 +70,7 @@ class PartitionMoment:
 
     @property
     def date(self) -> datetime.date | None:
-        """None for dates with zero parts."""
+        """Return the date; None for dates with zero parts."""
         try:
             return datetime.date(self.year, self.month, self.day)
         except ValueError:
@@ -82,7 +82,7 @@ class PartitionMoment:
         return self.sign * (self.hour * 3600 + self.minute * 60 + self.second)
 
     def key(self) -> tuple[int, ...]:
-        """Ordered as the server orders."""
+        """Return a key that orders as the server does."""
         if self.sign < 0:
             return 0, 0, 0, self.seconds, -self.microsecond
         return self.year, self.month, self.day, self.seconds, self.microsecond

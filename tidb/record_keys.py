@@ -68,7 +68,7 @@ def handles_of_images(table: Table, row: bytes, images: int) -> list[bytes | Non
 
 
 def _image_handle(table: Table, row: bytes, places: Mapping[int, tuple[int, int]]) -> bytes | None:
-    """`places`: begin and end of each column's datum in `row`, by column id."""
+    """Return a row image's handle; `places` has each datum's begin and end by column id."""
     if table.handle_kind != "common":
         column = table.handle_column
         begin, _ = places[HANDLE_ID if column is None else column.id]
@@ -150,7 +150,7 @@ def _int(datum: bytes) -> int:
 
 
 def _pairs(row: bytes) -> list[tuple[int, tuple[int, int]]]:
-    """Column ids with begin and end of their datum, in order."""
+    """Yield column ids with begin and end of their datum, in order."""
     found, pos = [], len(row) if row == bytes((NIL,)) else 0
     while pos < len(row):
         key, begin = decode_datum(row, pos)

@@ -49,7 +49,7 @@ class RowImages(Mapping[str, pa.Array]):
         return name in self._names
 
     def take(self, rows: Ints) -> RowImages:
-        """Those at some places."""
+        """Return the images at some places."""
         return _SelectedImages(self, rows)
 
     def some(self, name: str, rows: Ints) -> pa.Array:

@@ -66,7 +66,7 @@ class RowWalk:
         return [(i, known.get(i, _COMMON_FLAGS)) for i in dict.fromkeys(ids)]
 
     def _handle(self) -> list[tuple[int, bool, tuple[int, ...]]]:
-        """(column id, handle holds the whole value, flags) of each handle datum of an insert."""
+        """Return (column id, handle holds all of it, flags) of each handle datum of an insert."""
         if self._table.handle_kind == "common":
             return [
                 (c.id, whole, FLAGS.get(c.kind, _COMMON_FLAGS))

@@ -206,7 +206,7 @@ class _Decoder:
         return tuple(_decoded_images(batch) for batch in self.decode(rows))
 
     def _sent(self, rows: pa.Array) -> tuple[RowImages, ...] | None:
-        """None if not all rows are written in the table's order."""
+        """Return images decoded on demand; None if some rows aren't in the table's order."""
         buffer = Buffer(rows)
         done, handle, found = self._rows.walk(buffer, None, self._rows.table_shape())
         if not done.all():

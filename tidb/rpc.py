@@ -178,7 +178,7 @@ class Channels:
 
 
 def split_urls(urls: str | Sequence[str]) -> list[str]:
-    """Addresses from a list or a comma-separated text. ValueError if there are none."""
+    """Return addresses from a list or a comma-separated text. Raises ValueError without any."""
     given = urls.split(",") if isinstance(urls, str) else urls
     found = [url.strip() for url in given if url.strip()]
     if not found:
@@ -187,7 +187,7 @@ def split_urls(urls: str | Sequence[str]) -> list[str]:
 
 
 def describe(error: grpc.RpcError) -> str:
-    """One line about a failed call: status code and the server's words."""
+    """Return one line about a failed call: status code and the server's words."""
     if isinstance(error, grpc.Call):
         return f"{error.code().name}: {error.details()}"
     return str(error) or type(error).__name__

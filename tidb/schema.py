@@ -189,7 +189,7 @@ class Table:
 
     @property
     def full_name(self) -> str:
-        """`schema.table`, for messages."""
+        """Return `schema.table`, for messages."""
         return full_name(self.schema_name, self.name)
 
     @property
@@ -225,7 +225,7 @@ class Table:
 
     @property
     def primary_key(self) -> tuple[str, ...]:
-        """Names of the primary key's columns in key order, () without a primary key.
+        """Return names of the primary key's columns in key order, () without a primary key.
 
         A prefix key is one as well: a value that is unique in its prefix is unique as a whole.
         """
@@ -240,12 +240,12 @@ class Table:
 
     @property
     def stored_columns(self) -> tuple[Column, ...]:
-        """Public columns that rows hold: everything but virtual generated ones, in table order."""
+        """Return the public columns that rows hold, in table order: not virtual generated ones."""
         return cast(Columns, self.columns).stored
 
     @property
     def writable_columns(self) -> tuple[Column, ...]:
-        """Public columns a statement may set: no generated ones, in table order."""
+        """Return the public columns that statements may set, in table order: not generated ones."""
         return cast(Columns, self.columns).writable
 
     @property

@@ -55,7 +55,7 @@ PART_NAMES = (
 
 
 def build_parts(site: StackPaths, dags: Path = DAGS) -> dict[str, Service]:
-    """All parts of the stack at `site`, by name.
+    """Return all parts of the stack at `site`, by name.
 
     Raises MissingProgram, which names all that isn't installed.
     """

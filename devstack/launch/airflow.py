@@ -162,7 +162,7 @@ def _several(folder: Path) -> dict[str, str]:
 
 
 def _prepare(data: Path, env: dict[str, str], name: str) -> None:
-    """Secrets and the metadata database, both made once.
+    """Make secrets and the metadata database, once.
 
     The four processes ask for it at the same time.
     """

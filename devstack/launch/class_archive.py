@@ -99,7 +99,7 @@ def fits(target: Path = CLASS_ARCHIVE) -> bool:
 
 
 def _remembered(target: Path) -> Path:
-    """Names the Java and the class path that it was made for."""
+    """Return the Java and the class path that it was made for."""
     return target.with_suffix(".for")
 
 
@@ -147,7 +147,7 @@ def _answers(probe: Callable[[], None]) -> bool:
 
 
 def _run_sample_job(remote: str) -> None:
-    """One as replication's: rows of a few tasks through Python, and back."""
+    """Run a job as replication does: rows of a few tasks through Python, and back."""
     session = spark_session.attach(Spark(remote), "classes")
     try:
 

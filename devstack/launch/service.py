@@ -97,7 +97,7 @@ class StackPaths:
 
     @property
     def config(self) -> Path:
-        """The pipeline's settings file."""
+        """Return the pipeline's settings file."""
         return self.home / "sluice.toml"
 
 
@@ -152,7 +152,7 @@ def base_environment() -> dict[str, str]:
 
 
 def get_json(url: str, timeout_s: float = 2) -> Any:
-    """GET `url` past any proxy and parse the answer as JSON. Raises OSError or ValueError."""
+    """Get `url` past any proxy and parse the answer as JSON. Raises OSError or ValueError."""
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     with opener.open(url, timeout=timeout_s) as response:
         return json.load(response)

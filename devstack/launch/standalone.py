@@ -75,7 +75,7 @@ class StandaloneCluster:
         return {name: process.pid for name, process in self._processes.items()}
 
     def start(self, workers: int) -> None:
-        """All of it, with so many workers. Raises StackError if it doesn't come up."""
+        """Start master and workers. Raises StackError if they don't come up."""
         (self.home / "recovery").mkdir(parents=True)
         self.start_master()
         for number in range(workers):
@@ -84,7 +84,7 @@ class StandaloneCluster:
         self.wait_for_executors(workers)
 
     def start_master(self) -> None:
-        """At its port, with what the one before knew."""
+        """Start the master at its port, with the state of the one before."""
         self._start(
             "master",
             build_master_command(

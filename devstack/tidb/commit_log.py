@@ -29,7 +29,7 @@ class CommitLog:
 
     @property
     def newest_ts(self) -> int:
-        """The largest commit_ts, 0 before the first."""
+        """Return the largest commit_ts, 0 before the first."""
         return self._times[-1].commit_ts if self._times else 0
 
     def add(self, commit_ts: int, transaction: int | None = None) -> None:
@@ -37,13 +37,13 @@ class CommitLog:
         bisect.insort(self._times, CommitTime(commit_ts, time.time() * 1000, transaction))
 
     def drop(self, ts: int) -> None:
-        """Forgets the commits through `ts` (TSO) but for the newest one."""
+        """Forget the commits through `ts` (TSO) but for the newest one."""
         del self._times[
             : min(bisect.bisect_right(self._times, ts, key=_commit_ts), len(self._times) - 1)
         ]
 
     def after(self, ts: int, limit: int) -> list[CommitTime]:
-        """Up to `limit` commit times with commit_ts > `ts`, ascending."""
+        """Return up to `limit` commit times with commit_ts > `ts`, ascending."""
         at = bisect.bisect_right(self._times, ts, key=_commit_ts)
         return self._times[at : at + limit]
 

@@ -123,7 +123,7 @@ class ControlServer:
 
     @property
     def port(self) -> int:
-        """The port it listens on."""
+        """Return the port it listens on."""
         return int(self._server.server_address[1])
 
     def start(self) -> None:

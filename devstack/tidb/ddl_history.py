@@ -69,12 +69,12 @@ class DDLHistory:
 
     @property
     def schema_version(self) -> int:
-        """The newest schema version that is committed."""
+        """Return the newest schema version that is committed."""
         return self._schema_version
 
     @property
     def job_ids(self) -> list[int]:
-        """Ids of the recorded jobs, ascending."""
+        """Return ids of the recorded jobs, ascending."""
         return sorted(self._jobs)
 
     def load(self, recording: Recording) -> None:

@@ -72,7 +72,7 @@ class DDLWriter:
         self._versions = versions
 
     async def create_schema(self, name: str) -> int:
-        """CREATE DATABASE; returns its id."""
+        """Create a database, and return its id."""
         schema_id = self._history.allocate_id()
         info = {
             "id": schema_id,
@@ -93,7 +93,7 @@ class DDLWriter:
     async def create_table(
         self, schema_id: int, schema: str, name: str, columns: list[ColumnSpec]
     ) -> Table:
-        """CREATE TABLE with a BIGINT primary key as handle.
+        """Create a table with a BIGINT primary key as handle.
 
         Returns it as its readers will see it.
         """
@@ -110,7 +110,7 @@ class DDLWriter:
         return Table.from_tidb(info, schema_id, schema)
 
     async def add_column(self, table: Table, info: Mapping[str, Any], column: ColumnSpec) -> None:
-        """ALTER TABLE ... ADD COLUMN, behind the others. `info`: TiDB's TableInfo of the table."""
+        """Add a column behind the others. `info`: TiDB's TableInfo of the table."""
         number = info["max_col_id"] + 1
         changed = {
             **info,

@@ -27,7 +27,7 @@ class EtcdProxy(grpc.GenericRpcHandler):  # type: ignore[misc] # grpc is untyped
         self._channel = grpc.aio.insecure_channel(target(url), options=list(CHANNEL_OPTIONS))
 
     async def close(self) -> None:
-        """Cuts what is still being forwarded."""
+        """Cut what is still being forwarded."""
         await self._channel.close()
 
     def service(

@@ -77,12 +77,12 @@ class Oracle:
 
     @property
     def last(self) -> int:
-        """The largest timestamp handed out so far, or the start of time."""
+        """Return the largest timestamp handed out so far, or the start of time."""
         return self._last
 
     @property
     def bound(self) -> int | None:
-        """Every timestamp handed out is smaller than this; None: no limit."""
+        """Return a TSO above all that were and will be handed out; None: no limit."""
         if self._replaying:
             return self._commits[self._next] if self._next < len(self._commits) else None
         return self._ceiling
@@ -151,7 +151,7 @@ class Oracle:
             await self._moved.wait()
 
     def end_replay(self) -> None:
-        """Back to free running.
+        """Run freely again.
 
         What the recording has left is not replayed any more and bounds nothing.
         """
@@ -212,12 +212,12 @@ class Oracle:
         """
         if not self._replaying:
             return max(self._last + 1, self._free_running())
-        wish = max(self._committed, self._sent) + 1
+        wanted = max(self._committed, self._sent) + 1
         if self._hint is not None:
-            wish = max(wish, self._hint())
+            wanted = max(wanted, self._hint())
         if bound is not None:
-            wish = min(wish, compose(physical_ms(bound)) - _RESERVE)
-        return max(self._last + 1, wish)
+            wanted = min(wanted, compose(physical_ms(bound)) - _RESERVE)
+        return max(self._last + 1, wanted)
 
     def _free_running(self) -> int:
         elapsed_ms = (self._clock() - self._base_at) * 1000

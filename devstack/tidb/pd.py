@@ -135,7 +135,7 @@ class PDService(pb_grpc.pd.PDServicer):
 
     @property
     def gc_safe_point(self) -> int:
-        """The TSO below which old versions are gone."""
+        """Return the TSO below which old versions are gone."""
         return self._gc_safe_point
 
     def collect_garbage(self, wanted: int) -> int:

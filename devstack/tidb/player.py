@@ -135,7 +135,7 @@ class RecordingPlayer:
         return asdict(self.progress)
 
     async def run(self) -> None:
-        """Replays everything; returns when the last record is delivered.
+        """Replay everything; return when the last record is delivered.
 
         Raises RecordingError or ReplayError.
         """

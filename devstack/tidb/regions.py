@@ -64,7 +64,7 @@ class RegionMap:
         return len(self._regions)
 
     def split(self, raw_key: bytes) -> Region | None:
-        """Cuts the region that holds `raw_key` there.
+        """Cut the region that holds `raw_key` there.
 
         Both halves get a new epoch, so clients have to look again.
 

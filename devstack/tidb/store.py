@@ -87,7 +87,7 @@ class Store:
         self._tell(rows)
 
     def remove(self, key: bytes) -> None:
-        """Forgets every version of `key`."""
+        """Forget every version of `key`."""
         entry = self._keys.get(key)
         if entry and entry.versions:
             entry.versions.clear()
@@ -109,7 +109,7 @@ class Store:
         return _value_at(entry, version)
 
     def scan(self, start: bytes, end: bytes, *, reverse: bool = False) -> Iterator[bytes]:
-        """Keys of [start, end) that have any version; an empty `end` means no end."""
+        """Yield keys of [start, end) that have any version; an empty `end` means no end."""
         low = bisect.bisect_left(self._sorted, start)
         high = bisect.bisect_left(self._sorted, end) if end else len(self._sorted)
         keys = self._sorted[low:high]
@@ -315,7 +315,7 @@ class Store:
                 self.rollback(key, start_ts)
 
     def locked_keys(self, start_ts: int) -> list[bytes]:
-        """Keys that transaction `start_ts` has locked."""
+        """Return keys that transaction `start_ts` has locked."""
         return list(self._open.get(start_ts, ()))
 
     def locks(self, start: bytes, end: bytes, max_ts: int) -> list[Lock]:

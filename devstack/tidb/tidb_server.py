@@ -104,7 +104,7 @@ class TiDBServer:
         await self._writer.open()
 
     async def begin(self, key: bytes) -> int:
-        """Begins a transaction whose Prewrite a pump has, and TiKV hasn't; its start_ts."""
+        """Begin a transaction whose Prewrite a pump has and TiKV hasn't; return its start_ts."""
         start_ts = await self._oracle.take()
         self._open[start_ts] = _Open(key)
         value = pb.binlog.PrewriteValue(schema_version=1)
@@ -114,7 +114,7 @@ class TiDBServer:
         return start_ts
 
     def prewrite(self, start_ts: int) -> bool:
-        """Prewrite it in TiKV; False if TiKV refuses because another client has rolled it back."""
+        """Write it to TiKV; return False if another client has rolled it back."""
         one = self._open[start_ts]
         one.prewritten = self._store.prewrite(one.key, start_ts)
         return one.prewritten
@@ -140,7 +140,7 @@ class TiDBServer:
             await self._writer.finish(start_ts, binlog)
 
     async def reconnect(self, writer: TransactionWriter) -> None:
-        """Loses its connections to the pumps, and gets new ones."""
+        """Lose the connections to the pumps, and open new ones."""
         await self._writer.close()
         self._writer = writer
         await writer.open()

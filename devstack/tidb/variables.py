@@ -57,7 +57,7 @@ class _Keys:
         self._store = store
 
     def scan(self, start: bytes, end: bytes, ts: int) -> Iterator[tuple[bytes, bytes]]:
-        """(key, value) of [start, end) as of `ts`."""
+        """Yield (key, value) of [start, end) as of `ts`."""
         return (
             (key, value)
             for key in self._store.scan(start, end)

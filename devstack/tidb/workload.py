@@ -177,7 +177,7 @@ class Workload:
         return any(start_ts <= ts for start_ts in self._locked)
 
     async def stop(self) -> None:
-        """No further transactions; those that began are finished."""
+        """Start no further transactions; finish those that began."""
         self._stopping.set()
 
     async def run(self) -> None:

@@ -36,19 +36,19 @@ class BatchLimits(Protocol):
 
     @property
     def max_rows(self) -> int:
-        """The most row changes."""
+        """Return the limit on a batch's row changes."""
 
     @property
     def max_bytes(self) -> int:
-        """The most bytes of the relay log's parts."""
+        """Return the limit on a batch's bytes of the relay log's parts."""
 
     @property
     def max_tables(self) -> int:
-        """The most tables with row changes."""
+        """Return the limit on a batch's tables with row changes."""
 
     @property
     def cut_tables(self) -> int | None:
-        """The most tables in one transaction (`BatchPayload.cut_tables`), None without a limit."""
+        """Return the limit on a transaction's tables, `BatchPayload.cut_tables`; None: no limit."""
 
 
 class AdaptiveLimits:

@@ -137,7 +137,7 @@ class _Bisection:
 
     @property
     def address(self) -> str:
-        """The downstream's address, "" without one."""
+        """Return the downstream's address, "" without one."""
         return self._session.address if self._session else ""
 
     def close(self) -> None:

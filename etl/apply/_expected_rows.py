@@ -78,7 +78,7 @@ class ExpectedRow:
 
     @property
     def description(self) -> str:
-        """Table and key, for messages."""
+        """Return table and key, for messages."""
         key = ", ".join(
             f"{c.name}={display_text(self.images[c.name], self.at)!r:.60}"
             for c in lookup_key_columns(self.table)

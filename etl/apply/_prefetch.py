@@ -79,7 +79,7 @@ class BatchPrefetcher:
 
     @property
     def changes_since(self) -> float | None:
-        """The time.monotonic() since which a batch with changes waits for the writer, or None."""
+        """Return the time.monotonic() since which a batch with changes waits, or None."""
         return self._changes_since
 
     def items(self, over: Callable[[], bool]) -> Iterator[WindowBatch | AlignedChunk]:

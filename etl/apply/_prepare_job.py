@@ -52,5 +52,5 @@ class SparkPreparer:
             yield batch if batch.schema.equals(STEP_SCHEMA) else batch.cast(STEP_SCHEMA)
 
     def close(self) -> None:
-        """Drop the connection; the next use connects anew."""
+        """Drop the connection; the next use connects again."""
         self._function.close()

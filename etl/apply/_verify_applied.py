@@ -38,7 +38,7 @@ class _RowState:
 
     @property
     def latest(self) -> ExpectedRow:
-        """The row that is there, or the last that was removed."""
+        """Return the row that is there, or the last that was removed."""
         lefts = list(self.expected.values())
         return next((left for left in lefts if left.image is not None), lefts[-1])
 

@@ -184,7 +184,7 @@ class WindowSelector:
                 f"{self._relay.url}: the checkpoint is at {position}, but the next landed window"
                 f" begins at {window.lo}: what lies between was removed or never landed",
                 hint=(
-                    "land it again, or copy the downstream anew as of a later time and set its"
+                    "land it again, or copy the downstream again as of a later time and set its"
                     " checkpoint"
                 ),
             )

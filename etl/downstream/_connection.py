@@ -59,7 +59,7 @@ class DownstreamError(SluiceError):
     """The downstream refused a statement.
 
     `code` is the server's error number, 0 if the connection failed. It is transient if rolling
-    back, connecting anew and starting again at the checkpoint may help.
+    back, connecting again and starting at the checkpoint may help.
     """
 
     hint = "do what the server's message asks for, then let the task go on"

@@ -81,7 +81,7 @@ class PipeliningState:
         self.lost_at, self.pause_s = time.monotonic(), min(max(least, 2 * self.pause_s), most)
 
     def on_answered(self) -> None:
-        """All answers have come."""
+        """Record that all answers have come."""
         if self.pause_s and time.monotonic() > self.lost_at + self.pause_s + _PIPELINING_TRUST_S:
             self.pause_s = 0.0
 
@@ -103,7 +103,7 @@ def pipelined_statement(
 
 
 def _pipelined_insert(connection: DownstreamConnection, load: LoadData) -> PipelinedStatement:
-    """Few rows as one statement with the values in it: the server needn't ask for a file."""
+    """Write few rows as one statement with the values: the server needn't ask for a file."""
     layout = load.layout
     if (
         len(load.payload) > _MAX_INLINE_LOAD_BYTES
@@ -119,7 +119,7 @@ def _pipelined_insert(connection: DownstreamConnection, load: LoadData) -> Pipel
 
 
 def pipelined_load(load: LoadData, *, led: bool = False, also: str = "") -> PipelinedStatement:
-    """`led`: to be sent ahead. `also`: as `MySQLSession.load` has it."""
+    """Return a load; `led`: behind FIRST_LINE. `also`: as in `MySQLSession.load`."""
     name = "sluice-" + secrets.token_hex(8)
     statement = (
         f"LOAD DATA LOCAL INFILE '{name}'"

@@ -66,7 +66,7 @@ class MySQLSession:
     """One session.
 
     Every method raises DownstreamError; after one the session must be rolled back or connected
-    anew.
+    again.
     """
 
     before_write: Callable[[], None] | None = None
@@ -95,7 +95,7 @@ class MySQLSession:
 
     @property
     def address(self) -> str:
-        """`user@host:port`, for messages."""
+        """Return `user@host:port`, for messages."""
         settings = self._settings
         return f"{settings.user}@{self._unix_socket or f'{settings.host}:{settings.port}'}"
 
@@ -252,7 +252,7 @@ class MySQLSession:
         return self._run(statement, None)[0]
 
     def warnings(self) -> list[tuple[str, int, str]]:
-        """(level, code, message) of the last statement's warnings."""
+        """Return (level, code, message) of the last statement's warnings."""
         return [
             (str(level), int(code), str(message))
             for level, code, message in self.query(self.dialect.show_warnings)

@@ -54,7 +54,7 @@ class SavepointFile:
         self._job = job
 
     def load(self) -> Savepoint | None:
-        """None when there is no file, or one without a commit timestamp.
+        """Read the file; None if there is none, or one without a commit timestamp.
 
         Raises CheckpointError and OSError.
         """

@@ -36,7 +36,7 @@ class CommitsPurgedError(SluiceError):
     """A pump has already removed commits that were not landed; names pump and timestamps."""
 
     hint = (
-        "copy the upstream's data to the downstream anew, then begin with an empty relay log and a"
+        "copy the upstream's data to the downstream again, then begin with an empty relay log and a"
         " checkpoint at the copy's timestamp"
     )
 

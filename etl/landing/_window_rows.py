@@ -26,7 +26,7 @@ class WindowRows:
 
     @functools.cached_property
     def _firsts(self) -> dict[int, list[tuple[int, int]]]:
-        """By table id, each schema version with its first commit_ts, from one reading."""
+        """Return each schema version's first commit_ts by table id, from one reading."""
         keys, ts = ["table_id", "schema_version"], "commit_ts"
         firsts = [
             pa.Table.from_batches([batch.select([*keys, ts])])

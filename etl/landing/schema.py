@@ -352,7 +352,7 @@ class LandingSchema:
         )
 
     def _moved(self, spans: Mapping[int, TableSpan]) -> tuple[FinishedRowMove, ...]:
-        """DDL that is over by now, and that some of these rows don't know of."""
+        """Return DDL that has ended, and that some of these rows don't know of."""
         late: dict[int, RowMove] = {}
         for table_id, span in spans.items():
             for moved in self._history.moved.get(table_id, ()):

@@ -174,7 +174,7 @@ class Spark:
 
     @property
     def conf_texts(self) -> dict[str, str]:
-        """`conf` as Spark takes it."""
+        """Return `conf` as Spark takes it."""
         return {
             key: str(value).lower() if isinstance(value, bool) else str(value)
             for key, value in self.conf.items()

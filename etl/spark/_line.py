@@ -61,7 +61,7 @@ class WorkerConnection:
         self._socket.settimeout(timeout_s)
 
     def send(self, kind: bytes, data: bytes | memoryview = b"") -> None:
-        """One message."""
+        """Send one message."""
         head = _HEAD.pack(kind, len(data))
         with self._sending:
             if len(data) < 16_384:

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 from sluice.errors import SluiceError, ours
 
-_WORKER_ERROR_MARK = "sluice worker said "
+_WORKER_ERROR_MARK = "sluice worker error "
 _MAX_ERROR_CHARS = 20_000
 
 
@@ -40,7 +40,7 @@ class SparkJobTimeout(SparkError):
 
 
 class SlowWorkerError(SparkError):
-    """A standing worker made nothing for too long; its session is as good as before."""
+    """A persistent worker returned nothing within the time limit; its session still works."""
 
     transient = True
 

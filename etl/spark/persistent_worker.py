@@ -117,9 +117,11 @@ class PersistentWorker:
         except OSError as error:
             if isinstance(error, TimeoutError):
                 self._jobs[-1].cancel()  # it doesn't see that it is let go, and holds a core
-                raise SlowWorkerError(f"the standing Spark worker is too slow: {error}") from error
+                raise SlowWorkerError(
+                    f"the persistent Spark worker is too slow: {error}"
+                ) from error
             raise SparkError(
-                f"the standing Spark worker is gone: {error}", transient=True
+                f"the persistent Spark worker is gone: {error}", transient=True
             ) from error
         finally:
             if not over:
@@ -147,7 +149,7 @@ class PersistentWorker:
             if isinstance(error, RuntimeError) and not str(error).startswith(_NO_THREAD):
                 raise
             log.warning(
-                "no standing Spark worker can be begun, every window is a Spark job of its own: %s",
+                "no persistent Spark worker can start, every window is a Spark job of its own: %s",
                 error,
             )
             return None
@@ -188,7 +190,7 @@ class PersistentWorker:
         if not (self._logged or self._is_released):
             self._logged = True
             log.warning(
-                "no standing Spark worker came to %s:%d (%s): every window is a Spark job of"
+                "no persistent Spark worker came to %s:%d (%s): every window is a Spark job of"
                 " its own",
                 host,
                 port,
@@ -212,12 +214,12 @@ class _WorkerJob:
 
     def __init__(self, spark: Any, attend: ServeCalls) -> None:
         self._spark = spark
-        self._tag = f"standing-{next(_numbers)}-{secrets.token_hex(4)}"
+        self._tag = f"persistent-{next(_numbers)}-{secrets.token_hex(4)}"
         self._frame = TaskFrame(spark, attend, TEXTS, TEXTS).of(pa.table({"text": ["stand by"]}))
         self.began = time.monotonic()
         self.over = threading.Event()
         self.failure = ""
-        threading.Thread(target=self._run, name="standing-worker", daemon=True).start()
+        threading.Thread(target=self._run, name="persistent-worker", daemon=True).start()
 
     @property
     def is_over(self) -> bool:

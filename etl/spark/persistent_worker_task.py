@@ -97,7 +97,9 @@ class _Heartbeat:
         self._line = line
         self._stopped = threading.Event()
         self._is_working = False
-        self._thread = threading.Thread(target=self._run, name="standing-worker-pulse", daemon=True)
+        self._thread = threading.Thread(
+            target=self._run, name="persistent-worker-heartbeat", daemon=True
+        )
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -108,7 +110,7 @@ class _Heartbeat:
 
     @contextlib.contextmanager
     def working(self) -> Iterator[None]:
-        """While a call is answered."""
+        """Send heartbeats while a call is answered."""
         self._is_working = True
         try:
             yield

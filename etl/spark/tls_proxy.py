@@ -121,7 +121,7 @@ def _forward_signal(server: asyncio.subprocess.Process, number: signal.Signals) 
 
 
 async def splice(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, port: int) -> None:
-    """Both ways between a connection and `port` of 127.0.0.1, until either of them ends."""
+    """Forward both ways between a connection and `port` of 127.0.0.1 until one ends."""
     try:
         inner_reader, inner_writer = await asyncio.open_connection(_LOOPBACK, port)
     except OSError:  # it is starting: the client tries again

@@ -30,7 +30,7 @@ _MAX_WORKERS = 16
 
 
 class NoWorkerAvailable(Signal):
-    """No standing worker takes a call: it has to be a job."""
+    """No persistent worker takes a call: it has to be a job."""
 
 
 class _PendingRow:
@@ -184,4 +184,4 @@ class WorkerPool:
 
 
 def _thread_pool() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(_MAX_WORKERS, "standing-crew")
+    return ThreadPoolExecutor(_MAX_WORKERS, "spark-worker-pool")

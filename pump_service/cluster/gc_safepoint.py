@@ -28,7 +28,7 @@ class HistoryLostError(SluiceError):
     """Report that TiKV may have dropped versions that a capture still needs."""
 
     hint = (
-        "replicate anew from the present: start the pump with an empty data-dir, then"
+        "replicate from the present on: start the pump with an empty data-dir, then"
         " `sluice bootstrap`; a longer gc-safepoint-ttl keeps the history through a longer outage"
     )
 
@@ -95,7 +95,8 @@ class ServiceSafePoint:
                 self._register(ts)
         except Exception as error:
             self._report(
-                "TiKV isn't told to keep what unfinished transactions need, trying again: %s", error
+                "can't register the safe point that unfinished transactions need, trying again: %s",
+                error,
             )
 
     def claim(self, ts: int) -> None:

@@ -77,7 +77,7 @@ USAGE = """usage: pump [flags]
 
 
 def parse_flags(argv: Sequence[str]) -> dict[str, str]:
-    """Go's flag syntax: -name value, -name=value, --name ….  The last one counts."""
+    """Parse Go's flag syntax: -name value, -name=value, --name …. The last one counts."""
     out: dict[str, str] = {}
     args = list(argv)
     while args:

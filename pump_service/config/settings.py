@@ -1,4 +1,4 @@
-"""What a pump is told."""
+"""Define a pump's settings."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class CaptureOptions:
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """Everything a pump is told."""
+    """All settings of a pump."""
 
     addr: str = ""
     advertise_addr: str = ""

@@ -43,7 +43,7 @@ class PumpControl(Protocol):
 
     @property
     def state(self) -> str:
-        """One of online, pausing, paused, closing, offline."""
+        """Return online, pausing, paused, closing or offline."""
 
     def statuses(self) -> dict[str, dict[str, Any]]:
         """Return the registry's pumps by node id, this one up to date."""
@@ -52,7 +52,7 @@ class PumpControl(Protocol):
         """Return the registry's drainers."""
 
     def capture_status(self) -> dict[str, Any] | None:
-        """Figures of the capture from TiKV, None without one."""
+        """Return the figures of the capture from TiKV, None without one."""
 
     def fresh_ts(self) -> int:
         """Return a TSO from PD."""
@@ -95,7 +95,7 @@ class HttpApi:
         self._profiling = False
 
     def close(self) -> None:
-        """No more pages; those under way are left to themselves."""
+        """Serve no more pages; those under way are left to themselves."""
         self._stop_profile.set()
         self._state.shutdown(wait=False, cancel_futures=True)
         self._debug.shutdown(wait=False, cancel_futures=True)
@@ -142,7 +142,7 @@ class HttpApi:
         return await asyncio.get_running_loop().run_in_executor(pool, page)
 
     def _rejection(self, request: HttpRequest) -> str:
-        """Why the client may not operate the pump; empty if it may.
+        """Return why the client may not operate the pump; "" if it may.
 
         A web page in an operator's browser names itself as the origin, and one whose name was made
         to lead here names that as the host.

@@ -91,7 +91,7 @@ def framed_parts(
     crc32c: Callable[[bytes], int],
     /,
 ) -> tuple[list[bytes], list[int]]:
-    """As `framed`, each header and payload by itself: nothing is copied."""
+    """Return what `framed` does, each header and payload by itself: nothing is copied."""
     parts: list[bytes] = []
     offsets: list[int] = []
     pack, size_of_header = _HEADER.pack, _HEADER.size

@@ -164,7 +164,7 @@ class MissedCommitError(StoreError):
 class WindowPurgedError(StoreError):
     """Report that the requested range begins below what garbage collection has removed."""
 
-    hint = "copy the data anew; a reader that is this far behind can't catch up"
+    hint = "copy the data again; a reader that is this far behind can't catch up"
 
     def __init__(self, after_ts: int, gc_ts: int) -> None:
         super().__init__(

@@ -276,11 +276,11 @@ class BinlogIndex(RecoverableDatabase):
             batch.put(GAPS_KEY, gaps.encode_ranges(found))
             self._write(batch)
 
-    def save_synced(self, standing: IndexPosition) -> None:
-        """Make all writes so far durable, then `standing`, which must hold before this call."""
+    def save_synced(self, position: IndexPosition) -> None:
+        """Make all writes so far durable, then `position`, which must hold before this call."""
         failpoints.hit("index.before_synced")
         with self._use(wait=False) as db:
             db.sync_journals()
             batch = db.batch(sync=True)
-            batch.put(SYNCED_KEY, standing.encode())
+            batch.put(SYNCED_KEY, position.encode())
             self._write(batch)

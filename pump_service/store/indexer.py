@@ -71,7 +71,7 @@ class Indexer(IndexFeed):
         self._elsewhere = False
         """Whoever sent a mark indexes in its own thread."""
         self._failure: Exception | None = None
-        """What went wrong there. Until the thread has begun anew no mark may pass what was lost
+        """What went wrong there. Until the thread has started over no mark may pass what was lost
         with it.
         """
         self._stop = False
@@ -150,7 +150,7 @@ class Indexer(IndexFeed):
         failure: Exception | None = None
         try:
             self._take(taken)
-        except Exception as error:  # the indexer's thread begins anew from what is in the index
+        except Exception as error:  # the indexer's thread starts over from what is in the index
             failure = error
         with self._lock:
             self._elsewhere, self._failure = False, failure

@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 
 def begin_of_indexing(
-    value_log: ValueLog, index: BinlogIndex, standing: IndexPosition
+    value_log: ValueLog, index: BinlogIndex, position: IndexPosition
 ) -> RecordPointer:
     """Return the first record to index again.
 
@@ -26,13 +26,13 @@ def begin_of_indexing(
     an estimate of what may have been purged.
     """
     first, end = value_log.first, value_log.end
-    begin = min(standing.head, standing.handled)
-    if begin > end or standing.head > end:
+    begin = min(position.head, position.handled)
+    if begin > end or position.head > end:
         log.error(
             "%s points to %s, behind the value log's end %s (an older value log was put back?): "
             "the whole value log is indexed again",
             index.path,
-            max(begin, standing.head),
+            max(begin, position.head),
             end,
         )
         index.set_complete(complete=False)

@@ -82,7 +82,7 @@ class Sorter:
         self.newest = max_commit_ts
         """Highest commit_ts that arrived; it may still wait for others."""
         self.passed = 0
-        """A reader was told without a mark what there is through this timestamp; a commit that
+        """A reader got everything through this timestamp without a mark; a commit that
         comes below is late.
         """
 

@@ -46,16 +46,16 @@ class Store(StoreReads):
             self.is_captured = open_format(data_dir, is_captured=options.is_captured)
             self._log = ValueLog(data_dir / "value", options.segment_limit, sync=options.sync_log)
             self._index = BinlogIndex(data_dir / "kv", options.kv, is_captured=self.is_captured)
-            standing = self._index.position()
+            position = self._index.position()
             self._log.cut_torn_end(self._index.latest())
-            begin = begin_of_indexing(self._log, self._index, standing)
+            begin = begin_of_indexing(self._log, self._index, position)
         except BaseException:
             os.close(self._lock_fd)
             raise
         self._sorter = Sorter(
-            standing.max_commit_ts,
-            standing.handled,
-            standing.long_transactions,
+            position.max_commit_ts,
+            position.handled,
+            position.long_transactions,
             is_captured=self.is_captured,
         )
         self._indexer = Indexer(

@@ -102,7 +102,7 @@ class WindowReader:
             self._recent.clear()
 
     def _chunk(self, after: int, through: int, entries: int) -> CommittedTransactions:
-        # Each key can be told from its record, so the index needs to give the pointers only, which
+        # Each key follows from its record, so the index needs to give the pointers only, which
         # is twice as fast.
         fids, offsets = self._index.pointers(after, through, entries)
         records, places = self._records.read_heads(fids, offsets)

@@ -39,7 +39,7 @@ class Archive(Chain):
 
     @property
     def snapshots(self) -> SnapshotStore:
-        """Its snapshots."""
+        """Return the archive's snapshots."""
         return SnapshotStore(self.storage)
 
     # Writing

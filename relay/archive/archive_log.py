@@ -89,7 +89,7 @@ class ArchiveLog:
         return index.window(len(index.windows) - 1, self._tables)
 
     def bounds(self) -> tuple[int, int] | None:
-        """After which TSO it begins, and through which it goes, as the catalogue has it.
+        """Return the TSO after which the archive begins, and that through which it goes.
 
         None if it is empty. Raises RelayCorruptError.
         """

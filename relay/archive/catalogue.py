@@ -91,7 +91,7 @@ class Catalogue:
         self._storage = storage
 
     def days(self) -> list[str]:
-        """Those that have a folder, ascending; one may hold nothing."""
+        """Return the days that have a folder, ascending; one may hold nothing."""
         return [name for name in self._storage.names(_FOLDER) if _NAME.match(name)]
 
     def load(self, day: str) -> CatalogueDay:

@@ -49,7 +49,7 @@ class IndexedWindow:
     max_commit_ts: int = 0
 
     def to_lines(self) -> bytes:
-        """Its two lines."""
+        """Return its two lines."""
         bands = [[[g.number, g.rows, g.bytes, list(g.tables)] for g in band] for band in self.bands]
         place = [self.min_commit_ts, self.max_commit_ts, bands]
         return self.window.to_json() + json.dumps(place, separators=(",", ":")).encode() + b"\n"
@@ -129,7 +129,7 @@ class SegmentIndex:
 
     @property
     def bounds(self) -> Sequence[tuple[int, int]]:
-        """`lo` and `hi` of each window."""
+        """Return `lo` and `hi` of each window."""
         if isinstance(self.windows, _IndexLines):
             return self.windows.bounds
         return [(entry.window.lo, entry.window.hi) for entry in self.windows]

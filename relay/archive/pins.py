@@ -129,7 +129,7 @@ class Pins:
             self.forget(name)
 
     def all(self) -> dict[str, Pin]:
-        """Every hold by name, also of the dead.
+        """Return every pin by name, also of processes that ended.
 
         Raises RelayCorruptError for one that can't be read.
         """

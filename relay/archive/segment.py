@@ -85,5 +85,5 @@ class ArchiveSegment(JsonDocument):
 
 
 def day_of(ts: int) -> str:
-    """UTC day of a TSO, as the folders are named: ``2026-11-22``."""
+    """Return the UTC day of a TSO, as the folders are named: ``2026-11-22``."""
     return tso.to_datetime(ts).strftime("%Y-%m-%d")

@@ -54,7 +54,7 @@ class SnapshotTable(JsonDocument):
 
     @property
     def full_name(self) -> str:
-        """`schema.table` upstream."""
+        """Return `schema.table` upstream."""
         return full_name(self.schema, self.name)
 
     @property

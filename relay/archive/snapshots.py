@@ -73,7 +73,7 @@ class SnapshotStore:
         return [name for name in self._storage.names(FOLDER) if SNAPSHOT_ID.match(name)]
 
     def all(self) -> list[ArchiveSnapshot]:
-        """Every snapshot, by timestamp."""
+        """Return every snapshot, by timestamp."""
         return [snapshot for name in self.ids() if (snapshot := self.find(name)) is not None]
 
     def find(self, name: str) -> ArchiveSnapshot | None:
@@ -255,7 +255,7 @@ class _Tombstone:
 
     @property
     def age_ms(self) -> int:
-        """How long ago it was forgotten, by this machine's clock."""
+        """Return how long ago it was forgotten, by this machine's clock (ms)."""
         return time.time_ns() // 1_000_000 - self.gone_ms
 
     @property

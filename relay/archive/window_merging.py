@@ -70,7 +70,7 @@ class _MergeGroup:
 def merge_groups(
     windows: Iterable[WindowRecord], limits: MergeLimits
 ) -> Iterator[list[WindowRecord]]:
-    """Windows, given as a chain, in stretches of which each becomes one."""
+    """Group a chain of windows; each group becomes one window."""
     run: _MergeGroup | None = None
     for window in windows:
         if run is not None and run.takes(window, limits):

@@ -180,8 +180,8 @@ class Job:
         """
         entry = self.entry()
         if not _same_group(entry, runner):
-            said = f": {entry.message}" if entry.message else f", by {entry.by}"
-            raise LeaseLostError(f"the job {self.id} is {entry.state}{said}")
+            reason = f": {entry.message}" if entry.message else f", by {entry.by}"
+            raise LeaseLostError(f"the job {self.id} is {entry.state}{reason}")
         return JobRun(self.files, entry, runner)
 
     def _require_no_runner(self, entry: StateEntry, patience_s: float) -> None:

@@ -61,7 +61,7 @@ class Jobs:
 
     @classmethod
     def for_pipeline(cls, relay: PipelineRelay) -> Jobs:
-        """Those of the pipeline as which a relay log is open."""
+        """Open the jobs of the pipeline as which a relay log is open."""
         return cls(relay.storage, relay.pipeline)
 
     def create(self, kind: str, asked: Mapping[str, Any], touches: WriteScope, by: str) -> Job:

@@ -71,7 +71,7 @@ class JobRun:
 
     @property
     def order(self) -> str | None:
-        """PAUSE or CANCEL if that was ordered, as of at most a moment ago.
+        """Return PAUSE or CANCEL if that was ordered, as of at most a moment ago.
 
         The process does so at its next border.
         """
@@ -85,8 +85,8 @@ class JobRun:
         """
         self._check_taker()
         if self._entry.state not in ACTIVE_STATES:
-            said = f": {self._entry.message}" if self._entry.message else ""
-            raise LeaseLostError(f"the job {self._files.id} is {self._entry.state}{said}")
+            reason = f": {self._entry.message}" if self._entry.message else ""
+            raise LeaseLostError(f"the job {self._files.id} is {self._entry.state}{reason}")
 
     def should_continue(self) -> bool:
         """Return whether nothing was ordered. Raises LeaseLostError as `check`."""
@@ -216,8 +216,8 @@ class JobRun:
         if isinstance(error, KeyboardInterrupt):
             self.end(PAUSED, message="interrupted")
         elif isinstance(error, Exception):
-            told = ours(error)
-            self.end(FAILED, message=str(told), hint=told.hint)
+            known = ours(error)
+            self.end(FAILED, message=str(known), hint=known.hint)
 
     def _beat(self) -> None:
         while not self._ended.wait(HEARTBEAT_INTERVAL_S):

@@ -36,13 +36,13 @@ class OpenJobs(JsonDocument):
     made: Mapping[str, int] = field(default_factory=dict)
 
     def with_job(self, spec: JobSpec) -> OpenJobs:
-        """And this one."""
+        """Return the register with this job, too."""
         return OpenJobs(
             (*self.open, spec), {**self.made, spec.kind: self.made.get(spec.kind, 0) + 1}
         )
 
     def without(self, *names: str) -> OpenJobs:
-        """Without those that are over."""
+        """Return the register without the jobs that are over."""
         return replace(self, open=tuple(spec for spec in self.open if spec.id not in names))
 
     def next_id(self, kind: str) -> str:

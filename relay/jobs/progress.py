@@ -43,7 +43,7 @@ class JobCounts:
 
     @property
     def bytes_of_plan(self) -> int:
-        """How much of the bytes that the plan has in all is done."""
+        """Return the share of the plan's bytes that is done."""
         return self.planned_bytes or self.bytes
 
 

@@ -134,7 +134,7 @@ class CounterDocument:
         )
 
     def beside(self, other: CounterDocument) -> CounterDocument:
-        """Two sources as one: what both have counted."""
+        """Add two sources up: what both have counted."""
         newer = max(self, other, key=lambda each: each.noted_ms)
         since = min((each.since_ms for each in (self, other) if each.since_ms), default=0)
         counts, durations = _sum(self.counts, other.counts), _sum(self.durations, other.durations)
@@ -228,7 +228,7 @@ def _sum(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _keep_most_recent(tables: dict[str, TableCount]) -> dict[str, TableCount]:
-    """At most MOST_TABLES, those that changed last, and OTHERS."""
+    """Keep at most MOST_TABLES, those that changed last, and OTHERS."""
     if len(tables) <= MAX_TABLES:
         return tables
     others = tables.pop(OTHER_TABLES, TableCount())

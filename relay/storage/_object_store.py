@@ -220,7 +220,7 @@ class ObjectStorage:
             self._call(f"removing {path}", obstore.delete, path)
 
     def remove_empty_directory(self, path: str) -> None:
-        """There are none."""
+        """Do nothing: object stores have no directories."""
 
     def sweep(self, path: str, older_than_s: float) -> int:
         return 0  # uploads are published whole; the store drops abandoned ones by its own rules

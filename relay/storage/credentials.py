@@ -74,7 +74,7 @@ def credentials_for(url: str) -> StoreCredentials | None:
 
 
 def known_credentials() -> dict[str, StoreCredentials]:
-    """Those that have been asked for, or can be, by a URL of their bucket."""
+    """Return credentials by a URL of their bucket: those asked for, or that can be."""
     return {
         bucket: found for bucket in _providers if (found := credentials_for(bucket)) is not None
     }

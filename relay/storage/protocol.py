@@ -85,7 +85,7 @@ class Storage(Protocol):
         """Open a file for reading in pieces; it can seek. Raises FileNotFoundError."""
 
     def names(self, path: str) -> list[str]:
-        """Names of the files and directories in a directory, sorted; empty if it doesn't exist."""
+        """Return the names of files and directories in a directory, sorted; [] if there is none."""
 
     def sizes(self, path: str) -> dict[str, int]:
         """Return the files of a directory by name, with their sizes in bytes.

@@ -88,7 +88,7 @@ def decode_json(data: bytes | memoryview, pos: int = 0) -> tuple[str, int]:
 
 
 def quote(text: str) -> str:
-    """`text` as a JSON string literal in TiDB's escaping."""
+    """Write `text` as a JSON string literal in TiDB's escaping."""
     if _SPECIAL.search(text) is None:
         return f'"{text}"'
     return f'"{_SPECIAL.sub(_escape, text)}"'
@@ -105,7 +105,7 @@ def _key(raw: bytes) -> str:
 
 
 def _text(kind: int, data: bytes, at: int, limit: int, depth: int) -> str:
-    """Text of the value whose body is at `at` and doesn't reach beyond `limit`."""
+    """Return the text of the value whose body is at `at` and ends before `limit`."""
     if kind == STRING:
         start, end = _sized(data, at, limit)
         return quote(data[start:end].decode("utf-8", "replace"))
@@ -189,7 +189,7 @@ def _core_time(bits: int, kind: int) -> str:
 
 
 def encode_json(text: str) -> bytes:
-    """Type and body of a JSON text.
+    """Encode a JSON text; return its type and body.
 
     Integers become int64 or uint64 where they fit, else doubles; of a doubled key the last value
     counts.

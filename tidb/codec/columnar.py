@@ -66,14 +66,14 @@ def to_arrow(
 
 
 def constant(value: Any, array_type: pa.DataType, count: int) -> pa.Array:
-    """`count` times the same value; text may be bytes that aren't utf-8."""
+    """Return `count` times the same value; text may be bytes that aren't utf-8."""
     if value is None:
         return pa.nulls(count, array_type)
     return from_values([value], array_type).take(pa.array(np.zeros(count, np.int64)))
 
 
 def from_values(values: list[Any], array_type: pa.DataType) -> pa.Array:
-    """Values as the scalar decoder gives them; bytes of text columns aren't checked to be utf-8."""
+    """Build an array of the scalar decoder's values; text isn't checked to be utf-8."""
     if array_type != pa.large_string():
         return pa.array(values, array_type)
     raw = pa.array([v.encode() if isinstance(v, str) else v for v in values], pa.large_binary())
@@ -81,7 +81,7 @@ def from_values(values: list[Any], array_type: pa.DataType) -> pa.Array:
 
 
 def _as_text(array: pa.Array) -> pa.Array:
-    """large_binary as large_string, unchecked and without a copy."""
+    """View large_binary as large_string, unchecked and without a copy."""
     return pa.LargeStringArray.from_buffers(
         len(array), *array.buffers()[1:], array.buffers()[0], -1, array.offset
     )
@@ -155,7 +155,7 @@ def _bytes(column: Column, buffer: Buffer, cells: Cells, bad: Mask) -> pa.Array:
 
 
 def _times(column: Column, buffer: Buffer, cells: Cells, bad: Mask) -> pa.Array:
-    """Every text has the same width, so a packed record type lays the digits out."""
+    """Format times; all texts have one width, so a packed record type lays the digits out."""
     packed, count = _values(cells), len(cells.start)
     ymd = (packed >> np.uint64(41)).astype(np.int64)
     hms = (packed >> np.uint64(24)).astype(np.int64) & 0x1FFFF
@@ -240,14 +240,14 @@ def _durations(column: Column, buffer: Buffer, cells: Cells, bad: Mask) -> pa.Ar
 
 
 def _ragged(grid: Bytes, keep: Mask, null: Mask | None) -> pa.Array:
-    """Rows of a character grid, only the kept characters."""
+    """Return the rows of a character grid, only the kept characters."""
     offsets = np.zeros(len(grid) + 1, np.int64)
     np.cumsum(keep.sum(axis=1), out=offsets[1:])
     return _text(grid[keep], offsets, null)
 
 
 def _decimals(column: Column, buffer: Buffer, cells: Cells, bad: Mask) -> pa.Array:
-    """Rows of one precision and scale at a time: normally there is only one."""
+    """Format rows of one precision and scale at a time: normally there is only one."""
     count = len(cells.start)
     prefix = (buffer.words[cells.start] & np.uint64(0xFFFF)).astype(np.int64)
     there = None if cells.null is None else ~cells.null

@@ -42,7 +42,7 @@ def valid_prefix(precision: int, fraction: int) -> bool:
 def encode_decimal(
     value: str | Decimal, precision: int | None = None, fraction: int | None = None
 ) -> bytes:
-    """P, F and body of an exact decimal.
+    """Encode an exact decimal as P, F and body.
 
     Without `precision` and `fraction` the digits of `value` decide. Raises CodecError when the
     value needs more digits than they allow (nothing is rounded).

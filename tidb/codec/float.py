@@ -15,7 +15,7 @@ _MASK = (1 << 64) - 1
 
 
 def encode_float(value: float) -> bytes:
-    """`value` as 8 bytes that compare bytewise in numeric order."""
+    """Encode `value` as 8 bytes that compare bytewise in numeric order."""
     bits: int = struct.unpack(">Q", struct.pack(">d", value if value else 0.0))[0]
     return struct.pack(">Q", bits | _SIGN if value >= 0 else ~bits & _MASK)
 

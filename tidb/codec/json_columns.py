@@ -130,7 +130,7 @@ def _top(buffer: Buffer, start: Ints, end: Ints, bad: Mask) -> _Level:
 
 
 def _checked(buffer: Buffer, level: _Level, bad: Mask) -> _Level:
-    """Nodes that are none become null, their documents bad."""
+    """Set nodes that are none to null, and their documents to bad."""
     wrong = ~_KNOWN[level.kind] | (level.at + np.maximum(_WIDTH[level.kind], 1) > level.limit)
     containers = np.flatnonzero((level.kind <= ARRAY) & ~wrong)
     if len(containers):
@@ -186,7 +186,7 @@ def _members(buffer: Buffer, level: _Level, bad: Mask) -> _Level | None:
 
 
 def _subtree_sizes(levels: list[_Level]) -> list[Ints]:
-    """Nodes in the subtree of each node, itself included."""
+    """Return how many nodes each node's subtree has, itself included."""
     sizes = [np.ones(len(level.kind), np.int64) for level in levels]
     for n in range(len(levels) - 1, 0, -1):
         sizes[n - 1] += np.bincount(levels[n].parent, sizes[n], len(sizes[n - 1])).astype(np.int64)
@@ -194,7 +194,7 @@ def _subtree_sizes(levels: list[_Level]) -> list[Ints]:
 
 
 def _pieces(buffer: Buffer, nodes: _Level, bad: Mask) -> tuple[pa.LargeBinaryArray, Ints, Ints]:
-    """(pool of texts, index of each node's opening, index of each node's closing)."""
+    """Return (pool of texts, index of each node's opening, index of each node's closing)."""
     named = nodes.key_size >= 0
     keys = _slices(buffer, nodes.key_at[named], nodes.key_size[named]).dictionary_encode()
     names = [
@@ -258,7 +258,7 @@ def _pieces(buffer: Buffer, nodes: _Level, bad: Mask) -> tuple[pa.LargeBinaryArr
 
 
 def _strings(buffer: Buffer, nodes: _Level, which: Ints, bad: Mask) -> pa.LargeBinaryArray:
-    """Strings as JSON literals."""
+    """Return strings as JSON literals."""
     at = nodes.at[which]
     length, head, malformed = varints(buffer.words, at)
     start, size = at + head, _clipped(length)
@@ -311,7 +311,7 @@ def _single(buffer: Buffer, nodes: _Level, i: int, bad: Mask) -> bytes:
 
 
 def _slices(buffer: Buffer, start: Ints, size: Ints) -> pa.LargeBinaryArray:
-    """Parts of the buffer, copied one behind another."""
+    """Copy parts of the buffer one behind another."""
     count = len(start)
     if not count:
         return pa.array([], pa.large_binary())

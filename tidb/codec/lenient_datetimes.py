@@ -25,7 +25,7 @@ _CLOCK_DIGITS = re.compile(r"(-?)(\d{1,3})(\d\d)(\d\d)(?:\.(\d{0,6})0*)?", re.AS
 
 
 def parse_moment(text: str) -> str:
-    """`YYYY-MM-DD HH:MM:SS.ffffff` of a spelled DATE, DATETIME or TIMESTAMP.
+    """Return `YYYY-MM-DD HH:MM:SS.ffffff` of a spelled DATE, DATETIME or TIMESTAMP.
 
     Years of two digits are 1970 to 2069.
     """

@@ -27,7 +27,7 @@ Pairs = dict[int, tuple[Datum, int]]  # column id -> datum and its offset
 
 
 def read_pairs(data: bytes, pos: int) -> list[tuple[int, Datum, int]]:
-    """`(column id, datum, offset of the datum)` to the end of `data`."""
+    """Yield `(column id, datum, offset of the datum)` to the end of `data`."""
     if data[pos:] == b"\0":
         return []
     pairs = []
@@ -67,7 +67,7 @@ def _by_id(pairs: list[tuple[int, Datum, int]]) -> Pairs:
 
 
 def _values(table: Table, pairs: Pairs, handle: Mapping[int, Datum]) -> list[Any]:
-    """Values of the stored columns, and of the hidden row id in heap tables."""
+    """Return values of the stored columns, and of the hidden row id in heap tables."""
     values = []
     for column in table.stored_columns:
         datum, at = pairs.get(column.id, (None, 0))
@@ -118,12 +118,12 @@ def decode_insert(table: Table, data: bytes) -> list[Any]:
 
 
 def decode_delete(table: Table, data: bytes) -> list[Any]:
-    """Values of a deleted row, as `decode_insert`."""
+    """Return a deleted row's values, as `decode_insert`."""
     return _values(table, _by_id(read_pairs(data, 0)), {})
 
 
 def decode_update(table: Table, data: bytes) -> tuple[list[Any], list[Any]]:
-    """Values of the old and the new row, as `decode_insert`."""
+    """Return the old and the new row's values, as `decode_insert`."""
     pairs = read_pairs(data, 0)
     if len(pairs) % 2:
         raise CodecError(f"an update holds {len(pairs)} columns, which is odd", len(data))

@@ -11,7 +11,7 @@ _MASK = (1 << 64) - 1
 
 
 def encode_uvarint(value: int) -> bytes:
-    """`value` (0 .. 2^64-1) as LEB128, 1 to 10 bytes."""
+    """Encode `value` (0 .. 2^64-1) as LEB128, 1 to 10 bytes."""
     if not 0 <= value <= _MASK:
         raise CodecError(f"{value} doesn't fit an unsigned 64-bit integer")
     out = bytearray()
@@ -41,7 +41,7 @@ def decode_uvarint(data: bytes | memoryview, pos: int = 0) -> tuple[int, int]:
 
 
 def encode_varint(value: int) -> bytes:
-    """`value` (-2^63 .. 2^63-1) as zigzag LEB128, 1 to 10 bytes."""
+    """Encode `value` (-2^63 .. 2^63-1) as zigzag LEB128, 1 to 10 bytes."""
     if not -(1 << 63) <= value < 1 << 63:
         raise CodecError(f"{value} doesn't fit a signed 64-bit integer")
     return encode_uvarint((value << 1 ^ value >> 63) & _MASK)

@@ -119,7 +119,7 @@ class Cells:
 
 
 def varints(words: Words, at: Ints) -> tuple[Words, Ints, Mask | None]:
-    """Unsigned LEB128 at each position: `(values, lengths, malformed or None)`."""
+    """Decode unsigned LEB128 at each position: `(values, lengths, malformed or None)`."""
     word = words[at]
     stop = ~word & _STOP
     low = stop & (~stop + _ONE)
@@ -158,7 +158,7 @@ def varints(words: Words, at: Ints) -> tuple[Words, Ints, Mask | None]:
 
 
 def unzigzag(raw: Words) -> Words:
-    """Zigzag values as two's complement."""
+    """Convert zigzag values to two's complement."""
     return (raw >> _ONE) ^ (~(raw & _ONE) + _ONE)
 
 
@@ -202,7 +202,7 @@ class Cursor:
         return self._take(self.words[self.pos] & np.uint64(0xFF), self.pos + 1, flags, None)
 
     def done(self) -> Mask:
-        """Rows that were read to their end without fault.
+        """Return rows that were read to their end without fault.
 
         A row without columns is a single zero byte.
         """

@@ -42,7 +42,7 @@ def element_of(value: int, source: Column) -> str:
 def as_integer(
     value: Any, source: Column, low: int, high: int, session: ConversionSession
 ) -> int | None:
-    """Within these bounds. Raises ValueOutOfRange."""
+    """Convert to an integer within these bounds. Raises ValueOutOfRange."""
     match source.kind:
         case "int" | "year" | "bit" | "enum" | "set":
             return numbers.clip(value, low, high)
@@ -74,7 +74,7 @@ def _integer_of_text(value: bytes, low: int, high: int) -> int | None:
 
 
 def _date_number(value: str, source: Column, low: int, session: ConversionSession) -> int:
-    """YYYYMMDD[HHMMSS].
+    """Return YYYYMMDD[HHMMSS].
 
     For signed types TiDB rounds the time, for unsigned ones the number: 23:59:59.5 becomes 235960.
     """
@@ -93,7 +93,7 @@ def _date_number(value: str, source: Column, low: int, session: ConversionSessio
 
 
 def _time_number(micro: int, low: int) -> int:
-    """``[-]HHMMSS``.
+    """Return ``[-]HHMMSS``.
 
     As with dates, TiDB rounds the time for signed types and the number for unsigned ones.
     """
@@ -143,7 +143,7 @@ def as_decimal(value: Any, source: Column, session: ConversionSession) -> Decima
 
 
 def as_unsigned(value: Any, source: Column, session: ConversionSession) -> tuple[int | None, str]:
-    """(unsigned number of 64 bits, why it isn't the whole value or nothing).
+    """Return (unsigned number of 64 bits, why it isn't the whole value or nothing).
 
     None if TiDB gives up; of JSON it takes what there is of a number, unless that is a string with
     more than 64 bits.

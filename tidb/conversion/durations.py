@@ -65,7 +65,7 @@ def round_to(micro: int, fsp: int) -> int:
 
 
 def to_number(micro: int) -> int:
-    """``[-]HHMMSS`` of whole seconds."""
+    """Return ``[-]HHMMSS`` of whole seconds."""
     seconds = abs(micro) // 1_000_000
     number = seconds // 3600 * 10_000 + seconds // 60 % 60 * 100 + seconds % 60
     return -number if micro < 0 else number
@@ -145,7 +145,7 @@ def _clock(text: bytes) -> tuple[int, int, int, bytes]:
 
 
 def _fraction(digits: bytes, fsp: int) -> int:
-    """Microseconds, 1,000,000 when rounded up to a second."""
+    """Return microseconds, 1,000,000 when rounded up to a second."""
     if len(digits) <= fsp:
         return int(digits.ljust(6, b"0"))
     return (int(digits[: fsp + 1]) + 5) // 10 * int(10 ** (6 - fsp))

@@ -96,7 +96,7 @@ def _beyond_ascii(text: str) -> bool:
 
 
 def _number(text: str) -> int | None:
-    """Digits as Go reads them where the base is open."""
+    """Parse digits as Go reads them where the base is open."""
     if _NUMBER.match(text):
         number = int(text)
         return number if number < 1 << 64 else None

@@ -63,7 +63,7 @@ def write_bytes(text: bytes) -> str:
 
 
 def parse_text(text: bytes, session: ConversionSession) -> str:
-    """JSON text as TiDB prints it after having read it.
+    """Read a JSON text, and return it as TiDB prints it.
 
     Raises ValueOutOfRange with NULL, NotConvertible.
     """

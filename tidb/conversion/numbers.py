@@ -43,7 +43,7 @@ def bounds(tp: int, *, unsigned: bool) -> tuple[int, int]:
 
 
 def clip(value: int, low: int, high: int) -> int:
-    """`value` if it is within the bounds. Raises ValueOutOfRange with the nearer one."""
+    """Return `value` within the bounds. Raises ValueOutOfRange with the nearer one."""
     if low <= value <= high:
         return value
     raise ValueOutOfRange(low if value < low else high, f"out of range {low} to {high}")
@@ -78,7 +78,7 @@ def decimal_to_int(value: Decimal, low: int, high: int) -> int:
 
 
 def trim(text: bytes) -> bytes:
-    """`text` without the white space around it, that of Unicode included."""
+    """Strip the white space around a text, that of Unicode included."""
     return text.decode("utf-8", "surrogateescape").strip(_BLANK).encode("utf-8", "surrogateescape")
 
 
@@ -174,7 +174,7 @@ def _shifted(value: Decimal, exponent: bytes) -> Decimal:
 
 
 def fit_decimal(value: Decimal, flen: int, decimal: int, *, unsigned: bool) -> str:
-    """`value` as the text of a DECIMAL(flen, decimal), rounded half up.
+    """Return `value` as the text of a DECIMAL(flen, decimal), rounded half up.
 
     Raises ValueOutOfRange with the greatest or the least.
     """
@@ -192,7 +192,7 @@ def fit_decimal(value: Decimal, flen: int, decimal: int, *, unsigned: bool) -> s
 
 
 def fit_float(value: float, flen: int, decimal: int, *, unsigned: bool, single: bool) -> float:
-    """`value` as a FLOAT (`single`) or DOUBLE, with (flen, decimal) if neither is -1.
+    """Return `value` as a FLOAT (`single`) or DOUBLE, with (flen, decimal) if neither is -1.
 
     Raises ValueOutOfRange.
     """

@@ -79,7 +79,7 @@ def _can_encode(codec: str, char: str) -> bool:
 
 
 def truncate_to_type(text: bytes, target: Column) -> bytes:
-    """`text` within the length of a CHAR, VARCHAR, TEXT, BINARY, VARBINARY or BLOB.
+    """Cut `text` to the length of a CHAR, VARCHAR, TEXT, BINARY, VARBINARY or BLOB.
 
     Raises ValueOutOfRange with what is left of it.
     """
@@ -105,7 +105,7 @@ def truncate_to_type(text: bytes, target: Column) -> bytes:
 
 
 def _without_partial_character(text: bytes) -> bytes:
-    """`text` without the beginning of a character at its end."""
+    """Return `text` without the beginning of a character at its end."""
     while text and not any(_is_character(text[-size:]) for size in range(1, 5)):
         text = text[:-1]
     return text

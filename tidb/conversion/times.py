@@ -152,7 +152,7 @@ def _next_second(moment: Moment, session: ConversionSession) -> Moment | None:
 
 
 def check(moment: Moment, session: ConversionSession, *, timestamp: bool) -> str:
-    """Why TiDB doesn't take this for a time of the session, "" if it does."""
+    """Return why TiDB doesn't take this for a time of the session, "" if it does."""
     if moment == ZERO:
         return ""
     if timestamp:
@@ -174,7 +174,7 @@ def check(moment: Moment, session: ConversionSession, *, timestamp: bool) -> str
 
 
 def from_number(number: int, session: ConversionSession, *, timestamp: bool) -> Moment:
-    """``[YY]YYMMDD[HHMMSS]`` as a number. Raises ValueOutOfRange with the zero date."""
+    """Read ``[YY]YYMMDD[HHMMSS]`` from a number. Raises ValueOutOfRange with the zero date."""
     if number == 0:
         return ZERO
     original = number
@@ -298,7 +298,7 @@ def _read(text: bytes, fsp: int, session: ConversionSession) -> Moment:
 
 
 def _compact(digits: bytes, fraction: bytes) -> list[int] | None:
-    """Year to second of a date without separators.
+    """Return year to second of a date without separators.
 
     Behind YYYYMMDD or YYMMDD the fraction is a time of day, behind YYMMDDHHMM its seconds.
     """
@@ -354,7 +354,7 @@ def _with_fraction(moment: Moment, fraction: bytes, fsp: int, session: Conversio
 
 
 def _split(text: bytes) -> tuple[list[bytes], bytes, bytes]:
-    """(parts between separators, fraction, time zone). No parts: not a date."""
+    """Return (parts between separators, fraction, time zone). No parts: not a date."""
     zone, fraction = b"", b""
     match = _ZONE.search(text)
     if match is not None and match.start() > 0:

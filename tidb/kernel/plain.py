@@ -48,7 +48,7 @@ def gather(
 def alike(
     data: Buffer, old: Buffer, new: Buffer, codes: bytes, of_old: Buffer, of_new: Buffer, /
 ) -> bytes:
-    """For each pair of an old image and a new one DIFFERENT, SAME or UNSURE.
+    """Return DIFFERENT, SAME or UNSURE for each pair of an old image and a new one.
 
     `codes`: how each column is compared.
     """

@@ -65,7 +65,7 @@ class TsoStream:
         """Held by the stream's user: the worker, or a sole caller, which needs no other thread."""
 
     def get(self) -> int:
-        """One timestamp. PDError when the time-out passes or PD's clock went backwards."""
+        """Return a timestamp. Raises PDError after the time-out, or if PD's clock went back."""
         alone = self._ask_in_caller()
         if alone is not None:
             return alone
@@ -193,7 +193,7 @@ class TsoStream:
         self._fail(batch, "the PD client is closed")
 
     def _ask(self, count: int, backoff: Backoff) -> tuple[int, int]:
-        """(largest timestamp granted, distance between neighbours)."""
+        """Return (largest timestamp granted, distance between neighbours)."""
         response = (
             self._ask_by_unary(count, backoff)
             if self._client.is_plain and self._call is None

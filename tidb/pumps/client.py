@@ -169,7 +169,7 @@ class PumpClient:
         return write.future
 
     def available_pumps(self) -> list[str]:
-        """Node ids of the pumps that take Prewrites now."""
+        """Return node ids of the pumps that take Prewrites now."""
         return self._pool.available()
 
     def close(self) -> None:
@@ -224,7 +224,7 @@ class PumpClient:
             self._send(write, node)
 
     def _last_round(self, write: _PendingWrite) -> None:
-        """One attempt on each pump that is online, also those that failed too often."""
+        """Try each pump once that is online, also those that failed too often."""
         if write.chances is None:
             write.chances = self._pool.online()
         if write.chances:

@@ -164,7 +164,7 @@ class PumpPool:
             return [node for node in self._nodes.values() if node.online]
 
     def available(self) -> list[str]:
-        """Node ids of the pumps that get Prewrites."""
+        """Return node ids of the pumps that get Prewrites."""
         with self._lock:
             return [node.node_id for node in self._available]
 

@@ -97,7 +97,7 @@ class TiKVClient:
     def scan(
         self, start: bytes, end: bytes, ts: int, limit: int = 256, *, keys_only: bool = False
     ) -> Iterator[tuple[bytes, bytes]]:
-        """Keys and values with start <= key < end as of a TSO, ascending.
+        """Yield keys and values with start <= key < end as of a TSO, ascending.
 
         An empty end is unbounded. `keys_only`: the values stay in TiKV, and are empty here.
 
@@ -253,7 +253,7 @@ class TiKVClient:
                 return region, response
 
     def _attempt(self, call: _Call, region: Region, request: Any, response_type: Any) -> Any | None:
-        """One attempt.
+        """Send the request once.
 
         None: the region couldn't serve it; the cache is corrected, the wait is over, locate again.
         """
@@ -348,7 +348,7 @@ class TiKVClient:
     def _scan_step(
         self, key: bytes, region: Region, request: pb.tikv.ScanRequest, backoff: Backoff
     ) -> pb.tikv.ScanResponse | None:
-        """One page, free of locks. None: locate the key again."""
+        """Read one page, free of locks. None: locate the key again."""
         while True:
             response: pb.tikv.ScanResponse | None = self._attempt(
                 _Call("KvScan", key, backoff), region, request, pb.tikv.ScanResponse

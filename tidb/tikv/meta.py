@@ -129,7 +129,7 @@ def _job_id(key: bytes) -> int:
 
 
 def read_schema_version(tikv: TiKVClient, ts: int) -> int:
-    """TiDB's schema version as of a TSO; 0 before the first DDL."""
+    """Return TiDB's schema version as of a TSO; 0 before the first DDL."""
     value = tikv.get(string_key("SchemaVersionKey"), ts)
     return int(value) if value else 0
 

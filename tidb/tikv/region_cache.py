@@ -59,12 +59,12 @@ class RegionCache:
         raise PDError(f"region {region.id} has no voting peer")
 
     def invalidate(self, region: Region) -> None:
-        """Forgets a region, so that PD is asked again."""
+        """Forget a region, so that PD is asked again."""
         with self._lock:
             self._remove(region)
 
     def forget_store(self, store_id: int) -> None:
-        """Forgets a store's address."""
+        """Forget a store's address."""
         with self._lock:
             self._stores.pop(store_id, None)
 
@@ -94,7 +94,7 @@ class RegionCache:
         self.switch_leader(region, voters[(position + 1) % len(voters)])
 
     def replace(self, old: Region, current: list[pb.metapb.Region]) -> bool:
-        """After epoch_not_match: puts in the regions TiKV named.
+        """Put in the regions that TiKV named with epoch_not_match.
 
         False if TiKV's are older than the cached one.
         """

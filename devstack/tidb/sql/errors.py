@@ -25,7 +25,7 @@ class SQLError(Signal):
 
 
 def syntax_error(near: str) -> SQLError:
-    """SYNTAX_ERROR, at what couldn't be read."""
+    """Return SYNTAX_ERROR, at what couldn't be read."""
     return SQLError(
         server_errors.SYNTAX_ERROR,
         f'You have an error in your SQL syntax; near "{near[:80]}" (the stand-in knows little SQL)',

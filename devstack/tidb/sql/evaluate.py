@@ -144,7 +144,7 @@ _ONE_NULL, _BOTH_NULL = _NULLS = (2, 3)
 
 
 def _order(a: Node, b: Node, scope: Scope) -> Callable[[Row], int]:
-    """-1, 0 or 1 as `a` is less than, equal to or greater than `b`, or one of _NULLS."""
+    """Return -1, 0 or 1 as `a` is less than, equal to or greater than `b`, or one of _NULLS."""
     left, right = compile_expression(a, scope), compile_expression(b, scope)
     column = next((scope.column(n[1])[1] for n in (a, b) if n[0] == "column"), None)
     convert = values.comparer(column) if column is not None else None

@@ -37,7 +37,7 @@ def _joined_text(value: Any) -> bytes:
 
 
 def _concat_ws(separator: Any, *parts: Any) -> bytes | None:
-    """NULLs among the parts are left out."""
+    """Join the parts but NULLs."""
     if separator is None:
         return None
     return _joined_text(separator).join(_joined_text(part) for part in parts if part is not None)

@@ -105,7 +105,7 @@ class Parser:
 
     @property
     def here(self) -> Token:
-        """The word that comes next."""
+        """Return the word that comes next."""
         return self._tokens[self._next]
 
     def take(self) -> Token:
@@ -141,7 +141,7 @@ class Parser:
         return str(token.value)
 
     def names(self) -> list[str]:
-        """Names with dots between them."""
+        """Parse names with dots between them."""
         found = [self.name()]
         while self.accept("."):
             found.append(self.name())
@@ -228,7 +228,7 @@ class Parser:
         return self._primary()
 
     def list(self) -> list[Node]:
-        """Expressions with commas between them."""
+        """Parse expressions with commas between them."""
         found = [self.expression()]
         while self.accept(","):
             found.append(self.expression())

@@ -36,7 +36,7 @@ class SQLServer:
 
     @property
     def port(self) -> int:
-        """The port it listens on."""
+        """Return the port it listens on."""
         return int(self._listener.getsockname()[1])
 
     def start(self) -> None:

@@ -46,7 +46,7 @@ class Session:
         }
 
     def use(self, schema: str) -> None:
-        """USE. SQLError UNKNOWN_DATABASE."""
+        """Set the current database. Raises SQLError UNKNOWN_DATABASE."""
         known = {
             s.name.lower() for s in self._catalog(self._read_ts()).schemas.values()
         } | _SYSTEM_SCHEMAS
@@ -55,7 +55,7 @@ class Session:
         self._schema = schema
 
     def execute(self, text: str) -> Result:
-        """One statement."""
+        """Execute one statement."""
         parser = Parser(text)
         word = str(parser.take().value).upper()
         match word:
@@ -318,7 +318,7 @@ class Session:
 
 
 def _config() -> Result:
-    """SHOW CONFIG: what concerns binlogs, whatever is asked."""
+    """Answer SHOW CONFIG with what concerns binlogs, whatever is asked."""
     settings = {
         "enable": "true",
         "ignore-error": "false",

@@ -39,7 +39,7 @@ def quoted(name: str) -> str:
 
 
 def show_create_database(schema: Schema) -> str:
-    """SHOW CREATE DATABASE."""
+    """Return what SHOW CREATE DATABASE does."""
     charset = schema.charset or "utf8mb4"
     collate = "" if schema.collate in ("", f"{charset}_bin") else f" COLLATE {schema.collate}"
     return (
@@ -49,7 +49,7 @@ def show_create_database(schema: Schema) -> str:
 
 
 def show_create_table(table: Table, info: Mapping[str, Any], next_id: int) -> str:
-    """SHOW CREATE TABLE.
+    """Return what SHOW CREATE TABLE does.
 
     `info`: the TableInfo that `table` was made from. `next_id`: its next AUTO_INCREMENT or
     AUTO_RANDOM, 0 if none was given yet.

@@ -34,7 +34,7 @@ class ClusterState:
     """Returns once every transaction that may yet commit at or below a TSO has."""
 
     def visible(self, ts: int) -> int:
-        """Up to where a reader at `ts` sees the recording."""
+        """Return the TSO up to which a reader at `ts` sees the recording."""
         limit = self.limit()
         return ts if limit is None else min(ts, limit)
 
@@ -56,7 +56,7 @@ def find(schema: str, name: str) -> tuple[Table, Rows] | None:
 
 
 def sharding_info(table: Table, info: Any) -> str | None:
-    """TIDB_ROW_ID_SHARDING_INFO."""
+    """Return the table's TIDB_ROW_ID_SHARDING_INFO."""
     if table.is_view:
         return None
     if table.auto_random_bits:

@@ -80,7 +80,7 @@ def sorter(column: Column) -> Callable[[Any], Any]:
 
 
 def collation_key(collation: str, value: Any) -> Any:
-    """Bytes that compare as texts do under the collation.
+    """Return bytes that compare as texts do under the collation.
 
     Trailing blanks don't count but in `binary`.
     """

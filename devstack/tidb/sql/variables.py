@@ -71,7 +71,7 @@ class Variables:
         return plain
 
     def set(self, name: str, value: Any) -> None:
-        """SET.
+        """Set a variable.
 
         Raises SQLError UNKNOWN_VARIABLE for a name, UNKNOWN_ZONE for a time zone that is unknown.
         """
@@ -88,7 +88,7 @@ class Variables:
         self._values[plain] = value
 
     def like(self, pattern: str) -> list[tuple[str, Any]]:
-        """SHOW VARIABLES LIKE."""
+        """Yield what SHOW VARIABLES LIKE does."""
         expression = re.escape(pattern.lower()).replace("%", ".*").replace("_", ".")
         return [
             (name, value)
@@ -103,7 +103,7 @@ class Variables:
 
 
 def offset_minutes(zone: str) -> int:
-    """Minutes east of UTC.
+    """Return minutes east of UTC.
 
     The stand-in's machine is in UTC, and it knows no other zones by name. SQLError UNKNOWN_ZONE.
     """

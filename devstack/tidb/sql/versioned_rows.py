@@ -196,7 +196,7 @@ class VersionedRows:
                     self._remove(table, ts, _by_id(read_pairs(next(deleted), 0)))
 
     def _put(self, table: Table, ts: int, row: Stored, left: int | None = None) -> None:
-        """`left`: the partition in which the row was, if that is gone."""
+        """Put a row; `left` is the partition in which it was, if that is gone."""
         place, *handle = self._key(table, row)
         key = (place if left is None else left, *handle)
         chain = self._chain(table.id, key)
@@ -256,7 +256,7 @@ class VersionedRows:
         self._schema_versions.append(max(self._schema_versions[-1], job.schema_version))
 
     def _rewrite(self, ts: int, job: DdlHistoryJob, old: Table, new: Table) -> None:
-        """Rows get their values in columns that changed their type."""
+        """Convert rows' values in columns that changed their type."""
         for source, target in rewritten_columns(job, old, new):
             self._rewritten.setdefault(new.id, []).append((ts, target.id))
             for key, row in self._live(new.id, ts):

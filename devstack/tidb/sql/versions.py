@@ -84,7 +84,7 @@ class Versions(VersionedRows):
         self._coming.append((ts, event))
         if len(self._coming) > _MAX_PENDING and (self._loaded or self._recording is None):
             if not self._lock.acquire(blocking=False):
-                return  # who reads takes in all
+                return  # the reader takes in all
             try:
                 self._ingest()
                 self._ingest()

@@ -88,7 +88,7 @@ class MySQLConnection:
         self._out = bytearray()
 
     def set_timeout(self, seconds: float | None) -> None:
-        """How long the client may leave what is sent unread; None: forever."""
+        """Set how long (s) the client may leave what is sent unread; None: forever."""
         self._socket.settimeout(seconds)
 
     def close(self) -> None:

@@ -63,7 +63,7 @@ class BinlogFileName:
 
     @classmethod
     def parse(cls, name: str) -> BinlogFileName | None:
-        """None for a name that is none."""
+        """Parse a file's name; None if it is no such name."""
         match = _NAME.fullmatch(name)
         return cls(int(match[1]), bool(match[3])) if match else None
 
@@ -128,7 +128,7 @@ def open_file(path: Path) -> BinaryIO | gzip.GzipFile:
 
 
 def read_file(path: Path, offset: int = 0) -> Iterator[tuple[int, bytes]]:
-    """(offset behind the record, message) of every record from `offset` on.
+    """Yield (offset behind the record, message) of every record from `offset` on.
 
     Raises DamagedRecordError at the first that is cut off or damaged.
     """
@@ -163,7 +163,7 @@ def read_file(path: Path, offset: int = 0) -> Iterator[tuple[int, bytes]]:
 
 
 def split_records(data: memoryview) -> Iterator[tuple[int, memoryview]]:
-    """(offset behind the record, message) of the records in `data`, all of them whole.
+    """Yield (offset behind the record, message) of the records in `data`, all of them whole.
 
     Checksums are not looked at.
     """
@@ -178,7 +178,7 @@ def split_records(data: memoryview) -> Iterator[tuple[int, memoryview]]:
 
 
 def _read(file: BinaryIO | gzip.GzipFile, size: int) -> bytes:
-    """`size` bytes or what is left: a size that is garbage must not reserve memory."""
+    """Read `size` bytes, or what is left: a size that is garbage must not reserve memory."""
     if size <= _CHUNK_BYTES:
         return file.read(size)
     pieces = []

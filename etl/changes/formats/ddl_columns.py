@@ -34,7 +34,7 @@ class ColumnChange:
 
 
 def changed_columns(ddl: DdlJob) -> Iterator[ColumnChange]:
-    """Every public column that is there before and after a DDL, whatever has become of it."""
+    """Yield every public column that is there before and after a DDL."""
     for old, after in ddl.table_pairs():
         by_id = {column.id: column for column in after.columns}
         for new_id, column in pair_columns(old, after, ddl).items():

@@ -14,12 +14,12 @@ _PARTITION_KINDS = {1: "RANGE", 2: "HASH", 3: "LIST", 4: "KEY"}
 
 
 def plain_name(name: Any) -> str:
-    """TiDB's case-insensitive name `{"O": original, "L": lower}` as it is written."""
+    """Return TiDB's case-insensitive name `{"O": original, "L": lower}` as it is written."""
     return str(name["O"]) if isinstance(name, dict) else str(name)
 
 
 def partition_clause(table: Table) -> str:
-    """`` PARTITION BY ...`` or nothing."""
+    """Return `` PARTITION BY ...``, or nothing for a table without partitions."""
     info: dict[str, Any] = table.partition or {}
     kind = _PARTITION_KINDS.get(int(info.get("type") or 0))
     if kind is None or not info.get("enable", True):
@@ -162,7 +162,7 @@ def _range_condition(value: str, low: str, bound: str) -> str:
 
 
 def _list_condition(value: str, values: list[str], others: list[str]) -> str:
-    """`others`: the values of other partitions. What no partition names lies in the DEFAULT one."""
+    """Return a LIST partition's condition; the DEFAULT one has all but the values of `others`."""
     if any(text.upper() == "DEFAULT" for text in values):
         return f"({_list_condition(value, others, [])}) IS NOT TRUE" if others else "TRUE"
     some = [text for text in values if text.upper() != "NULL"]

@@ -30,7 +30,7 @@ _COLLATION = {
 
 
 def tokens(statement: str) -> list[str]:
-    """Names, strings, comments, runs of white space, words and single characters.
+    """Split SQL into names, strings, comments, white space, words and single characters.
 
     Joined they are the statement.
     """
@@ -43,7 +43,7 @@ def charset_name(charset: str) -> str:
 
 
 def collation_name(collation: str, dialect: Dialect) -> str:
-    """TiDB's collation under the name the downstream has for it."""
+    """Return the downstream's name of a TiDB collation."""
     return dialect.collation(_COLLATION.get(collation.lower(), collation))
 
 

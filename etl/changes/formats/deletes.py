@@ -42,7 +42,7 @@ def _delete_head(schema: str, table: str) -> bytes:
 def deletes_by_key(
     table: Table, key: Sequence[Column], arrays: Sequence[pa.Array], *, once: bool
 ) -> Iterator[tuple[int, bytes]]:
-    """(keys, statement) for the rows with these keys, some hundred a statement.
+    """Yield (keys, statement) for the rows with these keys, some hundred a statement.
 
     `once`: leave out keys that come again.
     """

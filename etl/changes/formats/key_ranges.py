@@ -75,7 +75,7 @@ def in_range(
 
 
 def _past_bound(key: Sequence[KeyColumn], bound: Sequence[str], mark: str) -> str:
-    """Past the bound; with `>` also at it."""
+    """Return the condition of rows past the bound; with `>` also at it."""
     column, literal = key[0].quoted, bound[0]
     if len(bound) == 1:
         return f"{column} {mark}{'=' if mark == '>' else ''} {literal}"
@@ -86,7 +86,7 @@ def _past_bound(key: Sequence[KeyColumn], bound: Sequence[str], mark: str) -> st
 
 
 def refined_bounds(bounds: Sequence[int], low: int, high: int, parts: int) -> list[int]:
-    """`bounds` inside of (low, high], each stretch between them cut into `parts` of even width.
+    """Cut each range between `bounds` inside of (low, high] into `parts` of even width.
 
     For keys that are numbers: of how many rows there are nothing is known.
     """

@@ -244,9 +244,9 @@ def _values_without_element(table: Table, columns: Mapping[str, pa.Array]) -> np
 def field_of(
     table: Table, column: Column, array: pa.Array
 ) -> tuple[pa.Array, Literal["", "bits", "hex"]]:
-    """(large binary field values, nulls still null.
+    """Return a column's field values (large binary), and the list of LoadLayout it belongs to.
 
-    Where the column belongs in a Layout besides).
+    Nulls stay null.
     """
     kind = column.kind
     binary = pa.large_binary()
@@ -282,7 +282,7 @@ def field_of(
 
 
 def _clamped_text(column: Column, array: pa.Array) -> pa.LargeStringArray:
-    """Numbers as text.
+    """Return numbers as text.
 
     The largest of a FLOAT(M,D) or DOUBLE(M,D), 9...9.9...9, is rounded up when it is stored;
     servers take back only what is below.

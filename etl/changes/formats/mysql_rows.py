@@ -99,7 +99,7 @@ class RowPackets:
         return self._at >= least_bytes or self.is_over or self._large_next
 
     def feed(self, data: bytes) -> None:
-        """More of the answer has come. Raises ProtocolError."""
+        """Take in more of the answer. Raises ProtocolError."""
         if self._large_next and len(self._data) > self._most_bytes:
             raise ProtocolError(
                 f"a packet of more than {self._most_bytes >> 20} MiB: no row is that large"

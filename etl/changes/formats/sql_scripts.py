@@ -61,7 +61,7 @@ _STATEMENT_BYTES = 1 << 20
 def inserts(
     table: Table, columns: Sequence[Column], arrays: Sequence[pa.Array]
 ) -> Iterator[tuple[int, bytes]]:
-    """(rows, statement), some hundred rows a statement.
+    """Yield (rows, statement), some hundred rows a statement.
 
     `arrays`: values as `literal_column` wants them for these columns; at least one.
     """
@@ -91,5 +91,5 @@ def grouped_rows(texts: Sequence[bytes]) -> Iterator[list[bytes]]:
 
 
 def printable_ascii(text: str) -> str:
-    """Text as one line of printable ASCII."""
+    """Return text as one line of printable ASCII."""
     return re.sub(r"[^ -~]", lambda match: ascii(match[0])[1:-1], text)

@@ -43,7 +43,7 @@ _TIMES = {"date", "datetime", "timestamp", "time"}  # digits, signs, dots and co
 
 
 def quote_name(name: str) -> str:
-    """`name` as a quoted identifier; backquotes inside are doubled."""
+    """Quote a name as an identifier; backquotes inside are doubled."""
     return "`" + name.replace("`", "``") + "`"
 
 
@@ -63,7 +63,7 @@ def columns_text(columns: Sequence[Column]) -> str:
 
 
 def literal(value: object) -> str:
-    """None, a bool, int, float, Decimal, str or bytes as a literal.
+    """Write None, a bool, int, float, Decimal, str or bytes as a literal.
 
     Raises ValueError for what SQL has no literal for.
     """
@@ -88,7 +88,7 @@ def literal(value: object) -> str:
 
 
 def fill_placeholders(statement: str, args: Sequence[object]) -> str:
-    """`statement` with a literal in each place ``%s``; what stands in a quoted name is none.
+    """Fill each ``%s`` of a statement with a literal, but those in quoted names.
 
     Raises ValueError if there are not as many.
     """
@@ -157,7 +157,7 @@ def escape_bytes(array: pa.Array, escapes: Sequence[tuple[bytes, bytes]]) -> pa.
 
 
 def hex_column(array: pa.Array) -> pa.LargeBinaryArray:
-    """Every value of a large binary or string array as upper-case hex digits; nulls stay null."""
+    """Write each value of a binary or string array as upper-case hex digits; nulls stay null."""
     array = array.cast(pa.large_binary())
     offsets, values = data_of(array)
     digits = binascii.hexlify(values.tobytes()).upper()
@@ -224,7 +224,7 @@ def number_text(array: pa.Array) -> pa.LargeStringArray:
 
 
 def year_text(array: pa.Array) -> pa.LargeStringArray:
-    """Years as four digits: '0' would be read as the year 2000."""
+    """Write years as four digits: '0' would be read as the year 2000."""
     return pc.utf8_lpad(array.cast(pa.large_string()), 4, "0")
 
 

@@ -86,7 +86,7 @@ def with_server_computed(table: Table) -> Table:
 
 
 def zone_dependent_columns(table: Table) -> list[str]:
-    """Names of the STORED generated columns that `with_server_computed` makes plain ones."""
+    """Return names of the STORED generated columns that `with_server_computed` makes plain ones."""
     held = {column.id for column in with_server_computed(table).columns if column.generated}
     return [
         column.name for column in table.stored_columns if column.generated and column.id not in held
@@ -99,7 +99,7 @@ def without_generated(table: Table) -> Table:
 
 
 def without_virtual(table: Table) -> Table:
-    """Without generated columns that no row holds, and so without what is indexed by them."""
+    """Leave out generated columns that no row holds, and the indexes over them."""
     return replace(table, columns=tuple(c for c in table.columns if not c.virtual))
 
 
@@ -122,7 +122,7 @@ def without_defaults(table: Table) -> Table:
 
 
 def without_foreign_keys(table: Table) -> Table:
-    """Without foreign keys: rows are never checked against them."""
+    """Leave out foreign keys: rows are never checked against them."""
     return replace(table, foreign_keys=())
 
 
@@ -218,7 +218,7 @@ def describe_fallback(table: Table, form: Table) -> list[str]:
 
 
 def as_stored_downstream(column: Column, data_type: str, *, generated: bool) -> Column:
-    """`column` in the form in which the downstream has it: longer, or as a plain column."""
+    """Return a column as the downstream has it: longer, or as a plain column."""
     if column.generated_stored and not generated:
         column = _plain_column(column)
     if data_type in _BYTE_TYPES and column.kind == "text":
@@ -277,7 +277,7 @@ def _is_portable(column: Column, by_name: dict[str, Column]) -> bool:
 
 
 def bound_columns(table: Table) -> set[str]:
-    """Lower-case names of the columns that an index or the partitions need as they are."""
+    """Return lower-case names of the columns that an index or the partitions need as they are."""
     bound = {folded(name) for index in table.indexes for name, _, _ in index.columns}
     bound |= {folded(c.name) for c in table.columns if c.flag & column_types.FLAG_PRIMARY_KEY}
     bound |= {folded(plain_name(c)) for key in table.foreign_keys for c in key.get("cols") or ()}

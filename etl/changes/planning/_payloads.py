@@ -56,7 +56,7 @@ class WindowPayload:
     def from_window(
         cls, window: WindowRecord, after_ts: int | None = None, until_ts: int | None = None
     ) -> WindowPayload:
-        """Without what was committed through `after_ts`, and after `until_ts`."""
+        """Return the window's payload without commits through `after_ts` and after `until_ts`."""
         hi = window.hi if until_ts is None else min(window.hi, until_ts)
         schema = RecordedSchema.from_window(window).through(hi)
         return cls(window.lo, hi, max(window.lo, after_ts or 0), window.parts, schema)

@@ -111,7 +111,7 @@ class _NameRewriter:
         return self._words[self._at[n]] if 0 <= n < len(self._at) else ""
 
     def _statement(self) -> None:
-        """CREATE and ALTER TABLE, SEQUENCE, INDEX, TRUNCATE and what else is about one table."""
+        """Find the name in a statement about one table: CREATE, ALTER, TRUNCATE and others."""
         depth, target_seen = 0, False
         n = 0
         while n < len(self._at):
@@ -154,7 +154,7 @@ class _NameRewriter:
             n = self._replace(name_at) if 0 < name_at < len(self._at) else n + 1
 
     def _list_after_object(self) -> None:
-        """RENAME TABLE a TO b, c TO d; DROP TABLE a, b."""
+        """Find the names in a list: RENAME TABLE a TO b, c TO d; DROP TABLE a, b."""
         n = next(
             (i for i in range(len(self._at)) if self._word(i) in _OBJECT_KEYWORDS), len(self._at)
         )
@@ -216,7 +216,7 @@ class _NameRewriter:
         return [self._word(n) for n in range(first, end)]
 
     def _drop_schemas(self) -> None:
-        """`schema`.`table`.`column` of a table that has an alias now becomes `table`.`column`."""
+        """Shorten `schema`.`table`.`column` of an aliased table to `table`.`column`."""
         for n in range(len(self._at) - 4):
             if (
                 self._raw(n + 1) == "."

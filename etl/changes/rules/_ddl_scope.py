@@ -50,7 +50,7 @@ class ScopeResult:
 def scope_ddl(
     ddl: DdlJob, before: Mapping[int, Table], filters: Filter, routes: Routes
 ) -> ScopeResult:
-    """`before`: the tables the job changes as they are upstream before it. Raises ScopeError."""
+    """Filter and route a DDL job; `before` has its tables as they were. Raises ScopeError."""
     return _DdlScoper(ddl, before, filters, routes).result()
 
 
@@ -228,7 +228,7 @@ class _DdlScoper:
     def _new_schemas(
         self, after: Mapping[int, Table | None], before: Mapping[int, Table]
     ) -> tuple[str, ...]:
-        """Databases that only routes speak of, and in which no table of the job has been so far."""
+        """Return databases that only routes name, and in which no table of the job has been."""
         routed = {
             table.schema_name
             for i, table in after.items()

@@ -51,7 +51,7 @@ class SchemaPattern(Routes):
 
     @classmethod
     def from_pattern(cls, pattern: str) -> Routes:
-        """Routes by this pattern; none if names stay."""
+        """Return the routes of this pattern; none if names stay."""
         if pattern == _SCHEMA_PLACEHOLDER:
             return Routes()
         # One rule shows that there are any; which database it sends where, `target` knows.

@@ -88,7 +88,7 @@ def _compiled_pattern(pattern: str) -> re.Pattern[str]:
 
 
 def _go_to_python_regex(expression: str) -> str:
-    """Go's spelling of a regular expression in Python's."""
+    """Translate a regular expression from Go's spelling into Python's."""
     for name, characters in _POSIX.items():
         expression = expression.replace(f"[:{name}:]", characters)
     return expression.replace(r"\z", r"\Z")

@@ -25,7 +25,7 @@ class StepDetail:
     kind: ClassVar[str]
 
     def to_json(self) -> dict[str, Any]:
-        """JSON values by field; `from_json` is the inverse."""
+        """Return JSON values by field; `from_json` is the inverse."""
         return _non_default_fields(self)
 
     @classmethod
@@ -86,7 +86,7 @@ class ListedRows:
     """
 
     def to_json(self) -> dict[str, Any]:
-        """JSON values by field; `from_json` is the inverse."""
+        """Return JSON values by field; `from_json` is the inverse."""
         return {"lengths": self.lengths, "counts": self.counts, "layout": self.layout.to_json()}
 
     @classmethod

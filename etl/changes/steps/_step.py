@@ -61,7 +61,7 @@ class Step:
 
     @property
     def kind(self) -> str:
-        """delete, load, ddl, commit, or what a shape adds."""
+        """Return delete, load, ddl, commit, or what a write planner adds."""
         return self.detail.kind
 
     def detail_of(self, kind: type[D]) -> D:
@@ -72,7 +72,7 @@ class Step:
 
     @property
     def full_name(self) -> str:
-        """`schema.table`, for messages."""
+        """Return `schema.table`, for messages."""
         return full_name(self.schema, self.table)
 
 

@@ -43,25 +43,25 @@ def varints(values: npt.NDArray[Any]) -> pa.LargeBinaryArray:
 
 
 def zigzag(values: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
-    """Signed numbers as unsigned ones of about the same size."""
+    """Map signed numbers to unsigned ones of about the same size."""
     numbers: npt.NDArray[np.uint64] = ((values << 1) ^ (values >> 63)).view(np.uint64)
     return numbers
 
 
 def lengths(array: pa.LargeBinaryArray) -> npt.NDArray[np.int64]:
-    """Bytes of each value."""
+    """Return each value's length in bytes."""
     offsets, _ = data_of(array)
     sizes: npt.NDArray[np.int64] = np.diff(offsets)
     return sizes
 
 
 def field(tag: bytes, array: pa.LargeBinaryArray, before: bytes = b"") -> pa.LargeBinaryArray:
-    """`before`, then each value as a length-delimited protobuf field; nothing may be null."""
+    """Append each value to `before` as a length-delimited protobuf field; none may be null."""
     return join(before + tag, varints(lengths(array)), array)
 
 
 def constant_field(tag: bytes, value: bytes) -> bytes:
-    """One length-delimited protobuf field."""
+    """Return one length-delimited protobuf field."""
     return tag + encode_uvarint(len(value)) + value
 
 
@@ -74,7 +74,7 @@ def numbers_of(array: pa.Array) -> npt.NDArray[Any]:
 
 
 def compact(array: pa.Array) -> pa.LargeBinaryArray:
-    """Text or bytes as datums; nulls stay null."""
+    """Encode text or bytes as datums; nulls stay null."""
     value = array.cast(BINARY)
     sizes = lengths(pc.fill_null(value, b"") if value.null_count else value)
     return join(bytes((COMPACT,)), varints(sizes * 2), value)

@@ -39,12 +39,12 @@ class KeylessDeletes:
     images: Mapping[str, pa.Array]
 
     def statements(self) -> Iterator[tuple[int, bytes]]:
-        """(rows, DELETE) for each."""
+        """Yield (rows, DELETE) for each."""
         for condition, count in zip(self.conditions, self.counts, strict=True):
             yield count, delete_head(self.table) + condition + b" LIMIT %d" % count
 
     def listed(self) -> Iterator[tuple[int, bytes, ListedRows | None]]:
-        """(rows, payload, how it is to be read) of delete steps with many rows each.
+        """Yield (rows, payload, how it is to be read) of delete steps with many rows each.
 
         Rows that can't be listed are statements, without the last.
         """

@@ -44,7 +44,7 @@ class KindChanges:
 
 
 def changes_of(segment: ChangeSet, zone: datetime.tzinfo) -> Iterator[KindChanges]:
-    """Every change of the segment, TIMESTAMPs in `zone`. Raises the row codec's errors."""
+    """Yield every change of the segment, TIMESTAMPs in `zone`. Raises the row codec's errors."""
     for table, places in segment.tables:
         kinds = segment.column("kind", places)
         for kind in (INSERT, UPDATE, DELETE):
@@ -67,7 +67,7 @@ def changes_of(segment: ChangeSet, zone: datetime.tzinfo) -> Iterator[KindChange
 
 
 def in_zone(texts: pa.Array, zone: datetime.tzinfo) -> pa.Array:
-    """TIMESTAMP texts in UTC as texts in `zone`; zero dates stay what they are.
+    """Convert TIMESTAMP texts from UTC to `zone`; zero dates stay what they are.
 
     Each different one is converted once.
     """

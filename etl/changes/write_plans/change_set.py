@@ -23,7 +23,7 @@ class StageTimings:
     format: float = 0.0
 
     def to_ms(self) -> dict[str, float]:
-        """Milliseconds by stage."""
+        """Return milliseconds by stage."""
         return {
             name: round(getattr(self, name) * 1000, 3)
             for name in ("read", "decode", "reduce", "format")

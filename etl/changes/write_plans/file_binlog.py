@@ -39,7 +39,7 @@ def plan_steps(segment: ChangeSet, timings: StageTimings, workers: int = 1) -> I
 
 
 def type_name(column: Column) -> str:
-    """TiDB's name of a column's type, as both outputs of the original have it."""
+    """Return TiDB's name of a column's type, as both outputs of the original have it."""
     name = _TYPE_NAMES.get(column.tp, "")
     return column_types.BYTES_NAMES.get(name, name) if column.charset == "binary" else name
 

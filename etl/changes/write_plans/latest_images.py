@@ -28,7 +28,7 @@ DELETED_MARKER = "gone "
 
 
 def plan_steps(segment: ChangeSet, timings: StageTimings, workers: int = 1) -> Iterator[Step]:
-    """One step a table."""
+    """Yield one step for each table."""
     for table, places in segment.tables:
         started = time.perf_counter()
         changes = RawChanges(
@@ -115,7 +115,7 @@ def latest_of_each_key(table: Table, images: pa.Table) -> pa.Table:
 
 
 def key_codes_of(table: Table, parts: list[pa.Table]) -> list[np.ndarray]:
-    """Codes of the keys of several tables of images, equal for equal keys, of this call alone."""
+    """Return codes of several tables' keys, equal for equal keys within this call."""
     key = lookup_key_columns(table)
     whole = pa.concat_tables(parts)
     arrays = [comparable_keys(whole[column.name].combine_chunks(), column) for column in key]

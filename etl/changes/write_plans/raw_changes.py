@@ -67,7 +67,7 @@ class RawChanges:
 def decode(
     table: Table, kinds: np.ndarray, rows: pa.LargeBinaryArray, stats: DecodeStats | None = None
 ) -> tuple[Images, Images]:
-    """(old images, new images) by column name, each in the order of the changes that have one.
+    """Return (old images, new images) by column name, each in the order of the changes.
 
     `kinds` and `rows` as in RawChanges; `stats` is added to. Raises the row codec's errors.
     """
@@ -166,7 +166,7 @@ def _joined_images(
     updated: _Pieces,
     deleted: _Pieces,
 ) -> tuple[RowImages, RowImages]:
-    """(old images, new images) in the order of the changes, of those of each kind, at `places`.
+    """Return (old images, new images) at `places`, in the order of the changes.
 
     () for a kind that there isn't.
     """

@@ -358,12 +358,12 @@ def _most_selective_first(
 
 
 def _as_printed(array: pa.Array, column: Column) -> pa.Array:
-    """FLOATs that differ may be shown, and so written, as the same."""
+    """Return values as the server prints them: FLOATs that differ may be printed the same."""
     return number_text(array) if column.kind == "float" else array
 
 
 def comparable_keys(array: pa.Array, column: Column | None) -> pa.Array:
-    """Key values whose equality is equality of bytes: 1.10 and 1.1 are one DECIMAL."""
+    """Return key values whose equality is equality of bytes: 1.10 and 1.1 are one DECIMAL."""
     if column is not None and column.kind == "decimal":
         return pc.if_else(
             pc.match_substring(array, "."), pc.replace_substring_regex(array, r"\.?0*$", ""), array

@@ -191,7 +191,7 @@ class _BatchedEffect:
     def from_kernel(
         cls, way: ReducePlan, images: tuple[Any, bytes, bytes], found: Sequence[_Ints]
     ) -> _BatchedEffect:
-        """`images`: data, cells of old and of new ones; `found`: what the kernel's `net` has.
+        """Build it from `images` (data, cells of old and new ones) and the kernel's `net`.
 
         See" " `ReducePlan.reduce`.
         """
@@ -221,13 +221,13 @@ class _BatchedEffect:
             np.bincount(np.concatenate(owners), minlength=count)
             for owners in ((gone_of, kept_of[~held]), (fresh_of, kept_of[~held]), (kept_of[held],))
         )
-        anew = (
+        reinserted = (
             (removed > 0)
             & (written > 0)
             & (replaced > 0)
             & (replaced * way.indexes <= MAX_REWRITTEN_INDEX_ENTRIES)
         )
-        renewed = held & anew[kept_of]
+        renewed = held & reinserted[kept_of]
         moved, stays = ~held, held & ~renewed
         gone, gone_ends = _by_table(
             count,

@@ -218,7 +218,7 @@ class ReducePlan:
             write += _filter_by_code(alike, SAME, after, invert=True)
             before, after = (_filter_by_code(alike, SAME, places) for places in (before, after))
         # A REPLACE leaves alone what it doesn't change; but a statement costs more than to make
-        # some entries anew.
+        # some entries again.
         if (
             gone
             and write
@@ -231,7 +231,7 @@ class ReducePlan:
     def _deletes(
         self, table: Table, old: bytes, gone: bytes, images: NativeImages | None
     ) -> list[Deleted] | None:
-        """Rows and statement for the old images at some places."""
+        """Return rows and statement for the old images at some places."""
         if not gone:
             return []
         if self.number < 0:

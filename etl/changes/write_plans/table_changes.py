@@ -147,7 +147,7 @@ class TableChanges(ReducedTable):
             yield self._delete_step(count, payload, listed)
 
     def _row_conditions(self, images: list[pa.Array]) -> list[bytes]:
-        """Conditions that find the removed rows by all their values.
+        """Return conditions that find the removed rows by all their values.
 
         While TiDB drops a column, old images come without it: then what the downstream still has
         there doesn't count.

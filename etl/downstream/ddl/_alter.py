@@ -65,7 +65,7 @@ _BOUNDED_TYPES = {"varchar", "char", "varbinary", "binary"}
 def alterations(
     session: MySQLSession, old: Table, table: Table, ddl: DdlJob
 ) -> tuple[list[str], list[str]]:
-    """(statements, warnings) that make the downstream's `old` the table it is to be.
+    """Return (statements, warnings) that make the downstream's `old` the table it is to be.
 
     [] if there is nothing to do. May be asked for again after a crash.
     """

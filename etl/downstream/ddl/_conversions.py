@@ -46,7 +46,7 @@ class CannotConvert(SluiceError):
 
 @dataclass(frozen=True, slots=True)
 class Conversion:
-    """A column whose values are computed anew: where it is, from what to what."""
+    """A column whose values are converted: where it is, its old type and its new one."""
 
     change: ColumnChange
     job_id: int
@@ -58,7 +58,7 @@ class Conversion:
 
     @property
     def title(self) -> str:
-        """Column and both types, for messages."""
+        """Return column and both types, for messages."""
         old, new = self.change.old, self.change.new
         renamed = f" (now {new.name})" if new.name != old.name else ""
         return (

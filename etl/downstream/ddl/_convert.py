@@ -190,7 +190,7 @@ class ColumnConverter:
     def _refused(
         self, conversion: Conversion, what: str, warning: str, raw: list[bytes]
     ) -> CannotConvert:
-        """`raw`: the old values of which the server speaks by their numbers."""
+        """Return the error; `raw` are the old values, which the server names by their numbers."""
         number = re.search(r"at row (\d+)", warning)
         if number is None or not 1 <= int(number[1]) <= len(raw):
             return CannotConvert(f"{conversion.title}: {what}: {warning}")
@@ -230,7 +230,7 @@ class ColumnConverter:
         return reference if holds_bytes(old, actual.data_type) else value_expression(old, reference)
 
     def _values(self, conversion: Conversion) -> Iterator[tuple[list[bytes], list[bytes]]]:
-        """(hashes, values): every distinct value but NULL, a page at a time."""
+        """Yield (hashes, values), every distinct value but NULL, a page at a time."""
         old, table = conversion.change.old, quote_table(conversion.change.before)
         name = quote_name(old.name)
         expression = self._expression(conversion, name)
@@ -262,7 +262,7 @@ class ColumnConverter:
         yield from self._batches(quote_table(values))
 
     def _batches(self, values: str) -> Iterator[tuple[list[bytes], list[bytes]]]:
-        """(hashes, values) of a table of them, in the order of the hashes."""
+        """Yield (hashes, values) of a table of them, in the order of the hashes."""
         ((longest,),) = self._session.query(f"SELECT COALESCE(MAX(LENGTH(v)), 0) FROM {values}")
         size = max(1, min(_PAGE_ROWS, _PAGE_BYTES // (int(longest) + 64)))
         last = b""
@@ -314,7 +314,7 @@ class ColumnConverter:
 
     @contextlib.contextmanager
     def _lenient(self) -> Iterator[None]:
-        """Both columns of an assignment are of one type, so that nothing is converted.
+        """Assign in a session that isn't strict; both columns have one type, so nothing converts.
 
         But servers check an ENUM's empty value again, and rounded bounds.
         """

@@ -222,7 +222,7 @@ def _existing_facts(session: MySQLSession, places: set[tuple[str, str]]) -> set[
 
 
 def _keeps_rows(table: Table | None) -> Table | None:
-    """If it keeps rows."""
+    """Return whether the statement keeps rows."""
     return table if table is not None and table.is_base_table else None
 
 

@@ -91,7 +91,7 @@ def column_type(column: Column) -> str:
 
 
 def column_definition(column: Column, dialect: Dialect) -> str:
-    """``name type ...`` as in CREATE TABLE and ALTER TABLE ... MODIFY."""
+    """Return ``name type ...`` as in CREATE TABLE and ALTER TABLE ... MODIFY."""
     parts = [quote_name(column.name), column_type(column)]
     if column.has_blank_ends:
         parts.append("CHARACTER SET binary")  # in others the server cuts the blanks off
@@ -157,7 +157,7 @@ def table_options(table: Table, dialect: Dialect) -> str:
 
 
 def index_definition(table: Table, index: Index, dialect: Dialect) -> tuple[list[str], list[str]]:
-    """(definitions as in CREATE TABLE or after ADD, what had to be changed about it).
+    """Return (definitions as in CREATE TABLE or after ADD, what had to be changed about it).
 
     No definition: it must be left out. A unique index of which the server keeps hashes has an
     ordinary one beside it, by which rows are found.
@@ -229,7 +229,7 @@ def _index_columns(columns: Sequence[tuple[str, int, int]]) -> str:
 
 
 def create_table(table: Table, dialect: Dialect) -> tuple[str, list[str]]:
-    """(CREATE TABLE statement, what was left out or changed)."""
+    """Return (CREATE TABLE statement, what was left out or changed)."""
     warnings = []
     lines = [
         column_definition(column, dialect)
@@ -285,7 +285,7 @@ def column_comment_warning(table: Table, column: Column) -> list[str]:
 
 
 def foreign_key_definition(key: Mapping[str, Any]) -> str:
-    """``CONSTRAINT name FOREIGN KEY ...`` from TiDB's FKInfo."""
+    """Return ``CONSTRAINT name FOREIGN KEY ...`` from TiDB's FKInfo."""
     columns, referred = (
         ", ".join(quote_name(plain_name(c)) for c in key.get(part) or ())
         for part in ("cols", "ref_cols")
@@ -305,7 +305,7 @@ def foreign_key_definition(key: Mapping[str, Any]) -> str:
 
 
 def create_view(table: Table) -> str:
-    """CREATE OR REPLACE VIEW.
+    """Return the CREATE OR REPLACE VIEW statement.
 
     TiDB keeps the query with every table's full name, so it means the same in every session. Always
     with the rights of the reader: the definer is Sluice's user, which may read everything.
@@ -320,7 +320,7 @@ def create_view(table: Table) -> str:
 
 
 def sequence_statement(verb: str, table: Table) -> str:
-    """CREATE or ALTER SEQUENCE."""
+    """Return the CREATE or ALTER SEQUENCE statement."""
     info: dict[str, Any] = table.sequence or {}
     cache = f"CACHE {info['sequence_cache_value']}" if info.get("sequence_cache") else "NOCACHE"
     return (

@@ -116,7 +116,7 @@ class NewColumn:
         return [column for n, column in enumerate(found) if column not in found[:n]]
 
     def _indexes(self) -> list[tuple[str, str]]:
-        """(clause that drops, clause that adds again) for every index of the column.
+        """Return (clause that drops, clause that adds again) for every index of the column.
 
         One that the DDL drops isn't added.
         """

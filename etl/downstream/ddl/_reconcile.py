@@ -106,7 +106,7 @@ def _reconcile_table(
 
 
 def _columns_added(old: Table, table: Table, ddl: DdlJob) -> list[Column]:
-    """Columns that existing rows have been given a value for."""
+    """Return columns that existing rows have been given a value for."""
     known = pair_columns(old, table, ddl)
     return [column for column in table.writable_columns if column.id not in known]
 

@@ -19,7 +19,7 @@ _NAME = re.compile(r"t(\d+)_(\d+)\Z")
 
 
 def unix_seconds(commit_ts: int) -> int:
-    """Unix seconds of a TSO."""
+    """Return the Unix seconds of a TSO."""
     return tso.physical_ms(commit_ts) // 1000
 
 

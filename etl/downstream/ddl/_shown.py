@@ -28,7 +28,7 @@ class ShownColumn(NamedTuple):
 
     @property
     def data_type(self) -> str:
-        """The type's name alone, as in ``varchar``."""
+        """Return the type's name alone, as in ``varchar``."""
         return self.sql_type.partition("(")[0].partition(" ")[0].lower()
 
     def __str__(self) -> str:

@@ -66,7 +66,7 @@ IndexShape = tuple[bool, tuple[tuple[str, int], ...]]
 
 
 def affected_names(ddl: DdlJob) -> tuple[set[str], set[str]]:
-    """(schemas, tables) that a DDL names, before or after it."""
+    """Return (schemas, tables) that a DDL names, before or after it."""
     schemas, tables = {ddl.schema_name}, {ddl.table_name}
     schemas |= {schema.name for schema in ddl.effect.schemas.values() if schema is not None}
     for table in (*ddl.effect.tables.values(), *ddl.before.values()):
@@ -175,7 +175,7 @@ def actual_indexes(session: MySQLSession, table: Table) -> dict[str, IndexShape]
 
 
 def actual_partitions(session: MySQLSession, table: Table) -> list[str]:
-    """Names of the downstream table's partitions in lower case, in their order.
+    """Return names of the downstream table's partitions in lower case, in their order.
 
     [] if it has none.
     """

@@ -17,7 +17,7 @@ Beside it stands `downstream`.
 
 
 def default_node_id(relay_url: str) -> str:
-    """One id a relay log, the same wherever the task runs."""
+    """Return the relay log's node id, the same wherever the task runs."""
     return f"sluice-{zlib.crc32(relay_url.rstrip('/').encode()):08x}"
 
 

@@ -71,7 +71,7 @@ class BinlogSink(ABC):
 
     @abstractmethod
     def _write_records(self, data: memoryview, *, more: bool) -> None:
-        """Whole records, or a piece of one with `more` to come."""
+        """Write whole records, or a piece of one with `more` to come."""
 
     @abstractmethod
     def _write_ddl(self, ddl: ScopedDdl) -> None:
@@ -79,7 +79,7 @@ class BinlogSink(ABC):
 
     @abstractmethod
     def _make_durable(self, step: Step) -> None:
-        """All that was written before this commit step."""
+        """Make all durable that was written before this commit step."""
 
     @abstractmethod
     def _save(self, checkpoint: Checkpoint) -> None:

@@ -112,7 +112,8 @@ class FencedCheckpoint:
     ) -> PipelinedCommit:
         """Run `orders` in a transaction that swaps the row, in one round trip, without committing.
 
-        The row is locked, found where it was left and written anew. No transaction may be open.
+        The row is locked, compared with what was read last, and written again. No transaction may
+        be open.
         """
         assert self.value is not None
         checkpoint = self._owned(checkpoint)
@@ -225,7 +226,7 @@ class FencedCheckpoint:
         return process
 
     def _fence(self) -> None:
-        """Before a statement that writes.
+        """Check the checkpoint before a statement that writes.
 
         In a transaction the row is locked and compared before the commit.
         """

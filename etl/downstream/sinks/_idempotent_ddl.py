@@ -121,7 +121,7 @@ class IdempotentDdl:
                     f" {len(statements)} that replace it: {error}. Statement:"
                     f" {statements[number][:2000]}.",
                     hint=(
-                        f"decide anew: `sluice overrides remove {commit_ts}`, then `sluice ddl"
+                        f"decide again: `sluice overrides remove {commit_ts}`, then `sluice ddl"
                         f" replace {commit_ts}` or `sluice ddl skip {commit_ts}`; what was executed"
                         " before this statement stays"
                     ),

@@ -42,7 +42,7 @@ _REFUSED_ERRORS = {
 
 
 class KafkaUnavailableError(SluiceError, OSError):
-    """Brokers can't be reached, or don't answer in time: connecting anew may help."""
+    """Brokers can't be reached, or don't answer in time: connecting again may help."""
 
     transient = True
     hint = "start the brokers, or correct [kafka] brokers"
@@ -141,7 +141,7 @@ class KafkaClient:
             consumer.close()
 
     def _bounds(self, consumer: Consumer) -> tuple[int, int]:
-        """(first offset there is, offset of the next message).
+        """Return (first offset there is, offset of the next message).
 
         (0, 0) when the topic doesn't exist yet.
         """

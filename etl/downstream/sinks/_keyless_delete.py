@@ -2,7 +2,7 @@
 
 The rows are loaded into a temporary table with columns as the target has them, and found by a hash
 of their values and then by the values themselves, exactly. Of which as many are there as have to
-go, all go in one DELETE. Equal rows can't be told apart, so of those that are there more often all
+go, all go in one DELETE. Equal rows can't be kept apart, so of those that are there more often all
 go, too, and as many as are to stay come back, where that makes the same rows. What is left, or
 seems to be missing, gets a statement with a LIMIT for each row that differs: what that doesn't
 find is missing. Two statements read the table once each, however many rows go. A table that is
@@ -206,7 +206,7 @@ class KeylessDelete:
         return _RowCounts(sum(counts[row] for row in at_once), {}, alone)
 
     def _classify(self, lists: Sequence[tuple[int, bool, Sequence[int]]]) -> _RowCounts:
-        """All rows are there.
+        """Classify values of which all rows are there.
 
         `lists`: of those that are there in another number, how many too many, whether equal ones
         may not be alike, and their numbers.

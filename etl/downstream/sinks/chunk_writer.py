@@ -242,7 +242,7 @@ class ChunkWriter:
         return written - expected
 
     def _prove(self, columns: ChunkColumns) -> None:
-        """Every row of the chunk is there, value by value, and in its range is nothing else."""
+        """Check that each row of the chunk is there, value by value, and no other in its range."""
         same = columns.same(self._target, self._scratch)
         found = self._count(self._scratch, f"EXISTS (SELECT 1 FROM {self._target} WHERE {same})")
         self._expect("there in the end", found, self._rows)
@@ -285,7 +285,7 @@ class ChunkWriter:
 
     @property
     def _inside(self) -> str:
-        """The condition of the rows that the chunk is about."""
+        """Return the condition of the rows that the chunk is about."""
         return f"({self._asked.condition})" if self._asked.condition else "1 = 1"
 
     def _count(self, table: str, condition: str) -> int:

@@ -2,7 +2,7 @@
 
 The format is `sluice.etl.changes.formats.binlog_file`. Data is synced before the savepoint moves,
 and the savepoint has up to which byte the files are durable. Whatever went wrong, a run begins
-with cutting off what lies behind that byte: a write that failed can't be told from one that is
+with cutting off what lies behind that byte: a write that failed looks like one that is
 still in the page cache. If the files have become shorter than that, data was lost and nothing is
 written. A Drainer's files have no such savepoint: they are read to the last whole record.
 """
@@ -147,7 +147,7 @@ class FileSink(BinlogSink):
 
     @property
     def _room(self) -> int:
-        """Bytes to the limit of the file that is written next."""
+        """Return bytes to the limit of the file that is written next."""
         return self._limit - (self._end.offset if self._file is not None else 0)
 
     def _append(self, data: memoryview) -> None:

@@ -188,7 +188,7 @@ class KafkaSink(BinlogSink):
         if next_offset <= found.offset:
             raise ApplyError(
                 f"{self.address} ends before offset {found.offset}, which was delivered by commitTS"
-                f" {found.checkpoint.commit_ts}: it was made anew, or lost messages. To go on at"
+                f" {found.checkpoint.commit_ts}: it was recreated, or lost messages. To go on at"
                 " that commitTS all the same, remove the [sluice] part from the savepoint file"
                 f" {self._savepoint.path}; to send the topic's content again, set an earlier"
                 " commitTS there too"

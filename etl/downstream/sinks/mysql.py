@@ -410,7 +410,7 @@ class MySQLSink:
             )
 
     def _purge(self, written: SinkResult) -> None:
-        """Once a minute of upstream time: dropped tables that are kept no longer."""
+        """Purge dropped tables that are kept no longer, once a minute of upstream time."""
         at = self._row.reached().commit_ts
         if tso.ms_between(self._purged_at, at) < 60_000 or self._row.in_transaction:
             return

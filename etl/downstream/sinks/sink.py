@@ -153,7 +153,7 @@ class Sink(Protocol):
 
     @property
     def address(self) -> str:
-        """The downstream's address, for messages; without secrets."""
+        """Return the downstream's address, for messages; without secrets."""
 
     def recover(self) -> Checkpoint | None:
         """Connect again, undo or finish what was begun, and return the checkpoint, if any."""

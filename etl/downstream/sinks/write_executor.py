@@ -69,7 +69,7 @@ class WriteExecutor:
             self._load(step, safe=safe)
 
     def write_all(self, steps: Sequence[Step], *, safe: bool = False) -> None:
-        """`write` of each.
+        """Write each step.
 
         Small ones are sent before those in front of them are answered: hundreds of tables with a
         few rows each would be as many round trips, and more.

@@ -127,7 +127,7 @@ def varints(data: Bytes, at: Ints) -> tuple[npt.NDArray[np.uint64], Ints, npt.ND
 
 
 def _step(data: Bytes, at: Ints, stops: Ints) -> tuple[Ints, Ints, Ints, npt.NDArray[np.bool_]]:
-    """One field of each message: tag, begin or value, end, and whether it is one."""
+    """Return one field of each message: tag, begin or value, end, and whether it is one."""
     raw, begin, endless = varints(data, at)
     good = ~endless & (raw >= 8) & (raw < 2**32)
     tag = raw.astype(np.int64)

@@ -34,7 +34,7 @@ class TableTally:
         self._found: list[Ints] = []
 
     def add(self, found: Ints) -> None:
-        """Rows of table id and the fields of a TableRows; a table may be there more than once."""
+        """Add rows (table id, fields of TableRows); a table may come more than once."""
         self._found.append(_sum_by_table(found))
 
     def tables(self) -> dict[int, TableRows]:

@@ -19,8 +19,7 @@ import pytest
 
 from sluice.etl.settings import Spark
 from sluice.etl.spark import persistent_worker as standing
-from sluice.etl.spark import persistent_worker_task as standing_worker
-from sluice.etl.spark import session
+from sluice.etl.spark import persistent_worker_task, session
 from sluice.etl.spark._line import ALIVE, BATCH, CALL, FAILED, WorkerConnection
 from sluice.etl.spark.error_translation import ErrorTranslator
 from sluice.etl.spark.errors import SlowWorkerError, SparkError, WorkerError
@@ -145,9 +144,9 @@ def test_where_no_worker_can_come_back_calls_are_jobs(
     )
     for text in ("a", "b"):
         assert [found for found, _ in ask(function, text, alone=alone)] == [text]
-    said = [record for record in caplog.records if "no standing Spark worker" in record.message]
-    assert len(said) == 1
-    assert "Connection refused" in said[0].message
+    logged = [record for record in caplog.records if "no persistent Spark worker" in record.message]
+    assert len(logged) == 1
+    assert "Connection refused" in logged[0].message
 
 
 def serving(function, key: bytes) -> tuple[WorkerConnection, threading.Thread]:
@@ -200,7 +199,7 @@ def test_a_worker_ends_when_its_caller_is_gone() -> None:
 
 
 def test_a_worker_that_takes_long_says_that_it_is_at_work(monkeypatch) -> None:
-    monkeypatch.setattr(standing_worker, "_HEARTBEAT_INTERVAL_S", 0.01)
+    monkeypatch.setattr(persistent_worker_task, "_HEARTBEAT_INTERVAL_S", 0.01)
     go_on = threading.Event()
 
     def slow(batches):

@@ -282,7 +282,7 @@ def test_a_topic_that_lost_what_was_delivered_is_an_error(options: Kafka) -> Non
     with pytest.raises(
         ApplyError,
         match=(
-            r"ends before offset \d+, which was delivered by commitTS 20: it was made anew, or lost"
+            r"ends before offset \d+, which was delivered by commitTS 20: it was recreated, or lost"
             r" messages"
         ),
     ):
