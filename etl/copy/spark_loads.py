@@ -16,6 +16,7 @@ from sluice.etl.copy.staged_loads import CopyChunks, read_file, remove_files
 from sluice.etl.spark.job_calls import JobCalls
 from sluice.etl.spark.session_target import SessionTarget
 from sluice.relay.aligned_chunks import LoadFile
+from sluice.relay.json_codec import from_values
 from sluice.relay.storage import open_storage
 from sluice.tidb.schema import Table
 
@@ -58,7 +59,8 @@ class SparkLoadMaker:
         Raises SparkError, CopyError.
         """
         document = {"chunk": chunk.to_json(), "table": table.to_json(), "prefix": prefix}
-        return [LoadFile(**json.loads(text)) for text in self._calls([json.dumps(document)])]
+        answers = self._calls([json.dumps(document)])
+        return [from_values(LoadFile, json.loads(text), "a load") for text in answers]
 
     def discard(self, loads: Iterable[LoadFile]) -> None:
         """Remove files that no process is going to read. Raises OSError."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import google_crc32c
@@ -22,6 +22,7 @@ from sluice.etl.copy.source import SourceChunk
 from sluice.etl.copy.worker import LOAD_SCHEMA, make_loads
 from sluice.etl.spark.worker_tuning import column_values, text_batch, worker_function
 from sluice.relay.aligned_chunks import LoadFile
+from sluice.relay.json_codec import to_values
 from sluice.relay.storage import Storage, open_storage
 from sluice.tidb.schema import Table
 
@@ -52,7 +53,7 @@ def write_files(storage: Storage, prefix: str, loads: Iterator[pa.RecordBatch]) 
                     crc,
                 )
             )
-    return text_batch(*(json.dumps(asdict(load)) for load in written))
+    return text_batch(*(json.dumps(to_values(load)) for load in written))
 
 
 def read_file(storage: Storage, load: LoadFile) -> pa.RecordBatch:

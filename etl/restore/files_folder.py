@@ -21,7 +21,7 @@ import secrets
 import socket
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,7 @@ from sluice.etl.history.as_of.output import file_name, with_file_name
 from sluice.etl.restore.errors import RestoreError
 from sluice.etl.restore.request import FilesRequest
 from sluice.relay.jobs import DONE
+from sluice.relay.json_codec import JsonDocument
 
 __all__ = [
     "FilesSummary",
@@ -60,7 +61,7 @@ class FolderLockedError(SluiceError):
 
 
 @dataclass(frozen=True, slots=True)
-class RestoredFile:
+class RestoredFile(JsonDocument):
     """A table that is done.
 
     `file` in the folder has `bytes` bytes, with the `rows` and their `digest`.
@@ -116,7 +117,7 @@ def read_manifest(request: FilesRequest, names: Iterable[str]) -> list[RestoredF
             f"{request.folder} holds another restore: {json.dumps(found.get('asked'))}",
             hint="name another folder",
         )
-    return [RestoredFile(**one | {"left_out": tuple(one["left_out"])}) for one in found["tables"]]
+    return [RestoredFile.from_json(one) for one in found["tables"]]
 
 
 def _check_free(request: FilesRequest, names: Iterable[str]) -> None:
@@ -218,7 +219,7 @@ class RestoreFolder:
             "format": _FORMAT,
             "asked": self._request.asked(),
             "whole": self._names <= self.done.keys(),
-            "tables": [asdict(self.done[name]) for name in sorted(self.done)],
+            "tables": [self.done[name].to_json() for name in sorted(self.done)],
         }
         partial = self.partial(_MANIFEST)
         try:

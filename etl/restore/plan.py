@@ -115,7 +115,7 @@ def _duration(seconds: float) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class RestoreVerification:
+class RestoreVerification(JsonDocument):
     """How the restored tables were verified.
 
     `tables` with `rows` were compared with the state that Spark computes from snapshot and archive,
@@ -129,7 +129,7 @@ class RestoreVerification:
 
 
 @dataclass(frozen=True, slots=True)
-class RestoreSummary:
+class RestoreSummary(JsonDocument):
     """What was done.
 
     `snapshot_rows`, `changes` and `ddls` count what this process loaded and applied; `seconds` of

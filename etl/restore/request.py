@@ -14,6 +14,7 @@ from sluice.etl.settings import Settings, with_target
 from sluice.relay.json_codec import JsonDocument
 
 __all__ = ["SAME_SERVER_INTO", "FilesRequest", "RestoreRequest"]
+
 SAME_SERVER_INTO = "{schema}_restored"
 _MAX_NAME_CHARS = 64
 _MAX_ROWS, _MAX_BYTES = 100_000, 64 << 20
@@ -35,6 +36,7 @@ class RestoreRequest(JsonDocument):
 
     KIND: ClassVar = "restore"
     """Kind of the jobs that do it."""
+    JSON_COMPLETE: ClassVar = True
 
     until: int
     tables: tuple[str, ...] = ()
@@ -107,6 +109,7 @@ class FilesRequest(JsonDocument):
 
     KIND: ClassVar = "restore-files"
     """Kind of the jobs that do it."""
+    JSON_COMPLETE: ClassVar = True
 
     until: int
     tables: tuple[str, ...]

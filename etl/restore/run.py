@@ -18,7 +18,7 @@ import json
 import logging
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 from sluice.etl.apply import ReplayRange
@@ -212,13 +212,13 @@ class RestoreRun:
         self._summary = replace(self._summary, verified=found)
         self._stage("verify")
 
-    def _finish(self, result: dict[str, Any]) -> RestoreSummary:
+    def _finish(self, result: RestoreSummary) -> RestoreSummary:
         """Record that the tables are as requested, and remove the rest."""
         self._run.check()
         self._clean()
         self._scratch.drop(self._plan.new_schemas)
-        self._run.end(DONE, result=result)
-        return RestoreSummary(**{**result, "verified": RestoreVerification(**result["verified"])})
+        self._run.end(DONE, result=result.to_json())
+        return result
 
     # Orders
 
@@ -234,8 +234,8 @@ class RestoreRun:
         self._session.connect()
         left: list[str] = []
         # it is done, and the order came too late: what was asked for is there
-        if self._load_result() is not None:
-            return self._finish(self._load_result() or {})
+        if (result := self._load_result()) is not None:
+            return self._finish(result)
         if self._scratch.exists():
             self._checkpoint.writer_lock().acquire(self._session, _LOCK_TIMEOUT_S)
             plan = self._plan
@@ -246,7 +246,7 @@ class RestoreRun:
         self._clean()
         summary = replace(self._summary, state=CANCELLED, left=tuple(left))
         hint = "look at these tables, and remove what is not needed" if left else ""
-        self._run.end(CANCELLED, message="; ".join(left), hint=hint, result=asdict(summary))
+        self._run.end(CANCELLED, message="; ".join(left), hint=hint, result=summary.to_json())
         return summary
 
     # Inside
@@ -269,23 +269,22 @@ class RestoreRun:
     def _clean(self) -> None:
         remove_files(open_storage(self._own.relay.url))
 
-    def _load_result(self) -> dict[str, Any] | None:
+    def _load_result(self) -> RestoreSummary | None:
         """Load the result, if the tables are as requested."""
         try:
-            found: dict[str, Any] = json.loads(
-                self._storage().read(self._job.files.path(_RESULT_FILE))
-            )
+            data = self._storage().read(self._job.files.path(_RESULT_FILE))
         except FileNotFoundError:
             return None
-        return found
+        return RestoreSummary.from_json(json.loads(data))
 
-    def _save_result(self) -> dict[str, Any]:
+    def _save_result(self) -> RestoreSummary:
         self._run.check()
         seconds = round(time.monotonic() - self._began, 3)
         summary = replace(self._summary, seconds=seconds, stages_s=dict(self._stages))
-        document = asdict(replace(summary, pace=_measured_rates(summary)))
-        self._storage().replace(self._job.files.path(_RESULT_FILE), json.dumps(document).encode())
-        return document
+        summary = replace(summary, pace=_measured_rates(summary))
+        data = json.dumps(summary.to_json()).encode()
+        self._storage().replace(self._job.files.path(_RESULT_FILE), data)
+        return summary
 
     def _storage(self) -> Any:
         return open_storage(self._settings.relay.url)

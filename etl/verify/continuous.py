@@ -323,9 +323,7 @@ class ContinuousVerifier:
             self._waiting.popleft()
         self._state.changes_ts = max(self._state.changes_ts, self._gathered_ts)
         while self._full_scan.is_due(self._now_ms()):
-            stretch = self._full_scan.next(
-                list({t.id: t for t in tables.values()}.values()), rows, self._now_ms()
-            )
+            stretch = self._full_scan.next(list({t.id: t for t in tables.values()}.values()), rows)
             if stretch is not None:
                 yield partial(self._scan, rows, stretch)
 

@@ -45,8 +45,7 @@ class ScanState:
     """The round through the whole database: where it is.
 
     `low`: the key, as literals, from which on `table` is to be compared, None: from its first row;
-    `table` "" is before the first one. `done`, `total`: about how many rows. `ended_ms`: when the
-    round before this one was over, 0: there was none.
+    `table` "" is before the first one. `done`, `total`: about how many rows.
     """
 
     began_ms: int = 0
@@ -55,7 +54,6 @@ class ScanState:
     in_table: int = 0
     done: int = 0
     total: int = 0
-    ended_ms: int = 0
     is_over: bool = False
 
 

@@ -88,7 +88,7 @@ class FullScan:
         """Return whether the round takes longer than it should."""
         return not self.sweep.is_over and now_ms > self.sweep.began_ms + self._period_ms
 
-    def next(self, tables: Sequence[Table], ends: RangeBounds, now_ms: int) -> ScanRange | None:
+    def next(self, tables: Sequence[Table], ends: RangeBounds) -> ScanRange | None:
         """Return the next range of these tables; None if the round is over.
 
         Raises as `RangeBounds` and `TableSizes`.
@@ -110,7 +110,7 @@ class FullScan:
             behind = self._key_after(table, key, low, ends)
             condition = in_range(key, low, behind)
             return ScanRange(table, "" if condition == "TRUE" else condition, behind)
-        sweep.is_over, sweep.ended_ms = True, now_ms
+        sweep.is_over = True
         return None
 
     def _key_after(self, table: Table, key: list[KeyColumn], low: Low, ends: RangeBounds) -> Low:

@@ -9,8 +9,8 @@ import contextlib
 import json
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, replace
-from typing import Any, Self
+from dataclasses import dataclass, replace
+from typing import Any
 
 import google_crc32c
 import pyarrow as pa
@@ -19,12 +19,13 @@ from sluice.etl.copy.tidb_session import TidbAddress, TidbSession, read_rows
 from sluice.etl.copy.worker import loads_of
 from sluice.etl.spark.worker_tuning import column_values, text_batch, worker_function
 from sluice.relay.aligned_chunks import LoadFile
+from sluice.relay.json_codec import JsonDocument
 from sluice.relay.storage import Storage, open_storage
 from sluice.tidb.schema import Table
 
 
 @dataclass(frozen=True, slots=True)
-class ReadRequest:
+class ReadRequest(JsonDocument):
     """The rows of `table` at `ts` (TSO) that meet `condition` (SQL), to files below `path`.
 
     Their names begin with `path`. Reading ends early where they become more than `most_bytes`, 0
@@ -37,20 +38,9 @@ class ReadRequest:
     path: str
     most_bytes: int = 0
 
-    def to_text(self) -> str:
-        """Return the JSON text; `parse` is the inverse."""
-        document = {name: getattr(self, name) for name in ("ts", "condition", "path", "most_bytes")}
-        return json.dumps(document | {"table": self.table.to_json()})
-
-    @classmethod
-    def parse(cls, text: str) -> Self:
-        """Return the request from `to_text`'s text."""
-        document = json.loads(text)
-        return cls(**{**document, "table": Table.from_json(document["table"])})
-
 
 @dataclass(frozen=True, slots=True)
-class ReadResult:
+class ReadResult(JsonDocument):
     """The result of a request.
 
     `complete` False: it was more than `most_bytes`, and nothing of it counts. `read_ms`: how long
@@ -70,16 +60,6 @@ class ReadResult:
     def bytes(self) -> int:
         """Return the size of all files."""
         return sum(load.bytes for load in self.loads)
-
-    def to_text(self) -> str:
-        """Return the JSON text; `parse` is the inverse."""
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def parse(cls, text: str) -> Self:
-        """Return the result from `to_text`'s text."""
-        document = json.loads(text)
-        return cls(**{**document, "loads": tuple(LoadFile(**load) for load in document["loads"])})
 
 
 def read_chunk(session: TidbSession, storage: Storage, order: ReadRequest) -> ReadResult:
@@ -147,8 +127,8 @@ class ReadChunks:
         storage = open_storage(self.relay_url)
         for text in column_values(batches):
             with _session_of(TidbAddress.from_json(self.address)) as session:
-                found = read_chunk(session, storage, ReadRequest.parse(text))
-            yield text_batch(found.to_text())
+                found = read_chunk(session, storage, ReadRequest.from_json(json.loads(text)))
+            yield text_batch(json.dumps(found.to_json()))
 
 
 ReadChunk = Callable[[ReadRequest], ReadResult]

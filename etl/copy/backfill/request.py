@@ -31,6 +31,7 @@ class BackfillRequest(JsonDocument):
     the same.
     """
 
+    JSON_COMPLETE: ClassVar = True
     JSON_FIELDS: ClassVar = {"only": OMIT_DEFAULT}
 
     tables: tuple[str, ...]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import time
 from collections.abc import Iterator, Mapping
@@ -61,8 +62,8 @@ class SparkChunkReader:
         self._calls = JobCalls(place, function, _READ_TIMEOUT_S)
 
     def __call__(self, order: ReadRequest) -> ReadResult:
-        (text,) = self._calls([order.to_text()])
-        return ReadResult.parse(text)
+        (text,) = self._calls([json.dumps(order.to_json())])
+        return ReadResult.from_json(json.loads(text))
 
     def close(self) -> None:
         """Close the connection; the session stays on the server."""

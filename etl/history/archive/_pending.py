@@ -15,10 +15,12 @@ import re
 import secrets
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from typing import ClassVar
 
 from sluice.relay.archive import Archive, day_of
 from sluice.relay.archive.catalogue import CatalogueDay
+from sluice.relay.json_codec import JsonDocument
 from sluice.relay.storage import Storage
 
 __all__ = ["PendingSegment", "PendingSegments", "remove_abandoned"]
@@ -32,8 +34,10 @@ _ABANDONED_AFTER_MS = 3_600_000
 
 
 @dataclass(frozen=True, slots=True)
-class PendingSegment:
+class PendingSegment(JsonDocument):
     """The range (lo, hi] (TSO) of the segment; `begun_ms`: Unix ms."""
+
+    JSON_COMPLETE: ClassVar = True
 
     lo: int
     hi: int
@@ -57,7 +61,7 @@ class PendingSegments:
         """
         token = secrets.token_hex(8)
         attempt = PendingSegment(lo, hi, token, time.time_ns() // 1_000_000, compacts)
-        self._storage.create(_path(token), json.dumps(asdict(attempt)).encode() + b"\n")
+        self._storage.create(_path(token), attempt.to_bytes())
         return token
 
     def over(self, token: str) -> None:
@@ -72,10 +76,12 @@ class PendingSegments:
         found = []
         for name in self._storage.names(_FOLDER):
             try:
-                found.append(PendingSegment(**json.loads(self._storage.read(f"{_FOLDER}/{name}"))))
+                found.append(
+                    PendingSegment.from_json(json.loads(self._storage.read(f"{_FOLDER}/{name}")))
+                )
             except FileNotFoundError:
                 continue
-            except (ValueError, TypeError) as error:
+            except ValueError as error:
                 log.warning(
                     "%s/%s/%s: %r: the files that it is about stay",
                     self._storage.url,

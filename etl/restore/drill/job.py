@@ -13,7 +13,7 @@ import random
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from sluice.errors import SluiceError, ours
 from sluice.etl.copy import CopyProgressCounts
@@ -48,6 +48,7 @@ from sluice.relay.jobs import (
     WriteScope,
     run_every,
 )
+from sluice.relay.json_codec import JsonDocument
 from sluice.tidb import tso
 from sluice.tidb.table_name import exactly
 
@@ -70,11 +71,13 @@ ShowProgress = Callable[[CopyProgressCounts], None]
 
 
 @dataclass(frozen=True, slots=True)
-class RestoreTestRequest:
+class RestoreTestRequest(JsonDocument):
     """A request for a drill of `tables` tables, of at most about `max_bytes` in memory together.
 
     They are restored as of `ts` (TSO), None: as of any moment that can be restored.
     """
+
+    JSON_COMPLETE: ClassVar = True
 
     tables: int = 5
     max_bytes: int = 10 * 10**9
@@ -142,7 +145,7 @@ def create_or_resume(settings: Settings, request: RestoreTestRequest, by: str) -
         if job.spec.kind == KIND:
             cancel_drill(settings, job, Runner(by))
     return jobs.create(
-        KIND, asdict(request), WriteScope(downstream_name(settings.target), (INTO,)), by
+        KIND, request.to_json(), WriteScope(downstream_name(settings.target), (INTO,)), by
     )
 
 
@@ -192,7 +195,7 @@ def cancel_drill(settings: Settings, job: Job, runner: Runner) -> DrillSummary:
 def _saved_choice(settings: Settings, job: Job) -> TableChoice:
     plan = job.plan()
     if plan is None:
-        request = RestoreTestRequest(**job.spec.asked)
+        request = RestoreTestRequest.from_json(job.spec.asked)
         choice = pick_tables(
             settings, request.ts, request.tables, request.max_bytes, random.Random(job.spec.token)
         )
@@ -233,7 +236,7 @@ def _known_restore(settings: Settings, job: Job) -> Job | None:
 def _finished_restore(restore: Job) -> RestoreSummary | None:
     """Return the restore's summary, if an earlier process has finished it."""
     entry = restore.entry()
-    return RestoreSummary(**entry.result) if entry.state == DONE and entry.result else None
+    return RestoreSummary.from_json(entry.result) if entry.state == DONE and entry.result else None
 
 
 def _run_restore(

@@ -23,6 +23,7 @@ class ReplayRequest(JsonDocument):
 
     KIND: ClassVar = "reapply"
     """Kind of the jobs that do it."""
+    JSON_COMPLETE: ClassVar = True
 
     since: int
     until: int

@@ -48,10 +48,10 @@ class Rows:
         }
 
 
-def gone_through(made: FullScan, tables: list[Table], now_ms: int, rows: Rows) -> list[ScanRange]:
+def gone_through(made: FullScan, tables: list[Table], rows: Rows) -> list[ScanRange]:
     """All stretches until the round is over, each as large as it is."""
     found = []
-    while (stretch := made.next(tables, rows, now_ms)) is not None:
+    while (stretch := made.next(tables, rows)) is not None:
         low = int(made.sweep.low[0]) if made.sweep.low else 0
         end = int(stretch.behind[0]) if stretch.behind else rows.rows[stretch.table.name]
         made.did(stretch, end - low)
@@ -66,7 +66,7 @@ def test_every_row_of_every_table_is_in_one_stretch_and_a_large_table_without_a_
     made = FullScan(ScanState(), 7, rows)
     assert made.is_due(5)
     found = [
-        (s.table.name, s.condition) for s in gone_through(made, [*TABLES, KEYLESS, LARGE], 9, rows)
+        (s.table.name, s.condition) for s in gone_through(made, [*TABLES, KEYLESS, LARGE], rows)
     ]
     assert found == [
         ("a", "`id` < 2000"),
@@ -76,7 +76,7 @@ def test_every_row_of_every_table_is_in_one_stretch_and_a_large_table_without_a_
         ("c", ""),
         ("keyless", ""),
     ]
-    assert made.sweep.is_over and made.sweep.ended_ms == 9
+    assert made.sweep.is_over
 
 
 def test_merged_tables_are_gone_through_once_in_stretches_that_are_large_in_none_of_them() -> None:
@@ -84,9 +84,7 @@ def test_merged_tables_are_gone_through_once_in_stretches_that_are_large_in_none
     made = FullScan(ScanState(), 7, rows)
     made.merged = {"d.a": TABLES[:2]}
     assert made.is_due(5) and made.sweep.total == 4600 + 2000
-    found = [
-        (s.table.name, s.condition) for s in gone_through(made, [TABLES[0], TABLES[2]], 9, rows)
-    ]
+    found = [(s.table.name, s.condition) for s in gone_through(made, [TABLES[0], TABLES[2]], rows)]
     assert found == [
         ("a", "`id` < 2000"),
         ("a", "`id` >= 2000 AND `id` < 4000"),
@@ -103,7 +101,7 @@ def test_the_round_lasts_as_long_as_the_settings_say_and_the_next_begins_then() 
     at = []
     while not made.sweep.is_over:
         now = int(1 + days * DAY_MS)
-        if made.is_due(now) and (stretch := made.next(TABLES[:1], rows, now)) is not None:
+        if made.is_due(now) and (stretch := made.next(TABLES[:1], rows)) is not None:
             made.did(stretch, 2000)
             at.append(days)
         days += 0.05
@@ -124,13 +122,13 @@ def test_another_process_goes_on_where_the_one_before_was_and_tables_may_come_an
     made = FullScan(ScanState(), 1, rows)
     assert made.is_due(1)
     for _ in range(2):
-        stretch = made.next(TABLES, rows, 1)
+        stretch = made.next(TABLES, rows)
         assert stretch is not None
         made.did(stretch, 100)
     again = FullScan(ScanState(**asdict(made.sweep)), 1, rows)
-    going_on = again.next(TABLES, rows, 2)
+    going_on = again.next(TABLES, rows)
     assert going_on is not None and going_on.condition == "`id` >= 2000 AND `id` < 4000"
-    without = again.next([TABLES[0], TABLES[2]], rows, 2)
+    without = again.next([TABLES[0], TABLES[2]], rows)
     assert without is not None and without.table.name == "c"
 
 
@@ -139,11 +137,11 @@ def test_more_rows_than_were_thought_are_compared_all_and_hurry_nobody() -> None
     made = FullScan(ScanState(), 1, rows)
     assert made.is_due(0) or made.is_due(1)
     rows.rows["a"] = 50_000
-    first = made.next(TABLES[:2], rows, 1)
+    first = made.next(TABLES[:2], rows)
     assert first is not None
     made.did(first, 2000)
     for _ in range(20):
-        stretch = made.next(TABLES[:2], rows, 1)
+        stretch = made.next(TABLES[:2], rows)
         assert stretch is not None
         made.did(stretch, 2000)
     assert made.sweep.done < made.sweep.total
