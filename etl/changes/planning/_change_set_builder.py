@@ -50,6 +50,7 @@ class ChangeSetBuilder:
         self._replayed = replayed
         self._workers = options.workers
         self._time_zone = options.time_zone
+        self._message_format = options.message_format
         self._timings = timings
         self._tables_under_repair = batch.mended
         self._after_ts = batch.after_ts
@@ -267,6 +268,7 @@ class ChangeSetBuilder:
             through=through,
             safe=self._safe,
             time_zone=self._time_zone,
+            message_format=self._message_format,
             partial=frozenset(partial),
             sources=sources,
             left_out=left_out,

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
+from sluice.etl.changes.messages import MessageFormat
 from sluice.etl.changes.recorded_schema import RecordedSchema
 from sluice.etl.changes.rules import Filter, Routes
 from sluice.relay import REPLACE, SKIP, Override, Part, RecordEncoder, WindowRecord, read_records
@@ -38,6 +39,8 @@ class PrepareOptions:
     """
     without_rows: frozenset[int] = frozenset()
     """Ids of tables of which no row changes go downstream; DDL about them does."""
+    message_format: MessageFormat = field(default_factory=MessageFormat)
+    """The format in which `kafka_messages` writes."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ WRITE_PLANS = {
     "file_binlog": "file_binlog",
     "groups": "conflict_groups",
     "kafka_binlog": "kafka_binlog",
+    "kafka_messages": "kafka_messages",
     "net": "one_transaction_plan",
     "newest": "latest_images",
 }

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from sluice.etl.changes.messages import MessageFormat
 from sluice.etl.changes.steps import Step
 from sluice.tidb.schema import Table
 
@@ -56,6 +57,8 @@ class ChangeSet:
     """
     time_zone: str = "UTC"
     """The zone of TIMESTAMPs, for planners that write them as text without a zone."""
+    message_format: MessageFormat = field(default_factory=MessageFormat)
+    """The format of messages, for the planner `kafka_messages`."""
     partial: frozenset[int] = frozenset()
     """Ids of tables that weren't downstream what they were upstream before.
 

@@ -14,20 +14,18 @@ import pytest
 
 from sluice.etl.changes.formats.binlog_file import commit_ts_of, split_records
 from sluice.etl.changes.planning import BatchPayload, PrepareOptions, prepare_steps
-from sluice.etl.changes.planning import _change_set_builder as prepare
 from sluice.etl.changes.steps import Step
-from sluice.etl.changes.write_plans import ChangeSet, file_binlog, kafka_binlog
+from sluice.etl.changes.write_plans import file_binlog, kafka_binlog
 from sluice.etl.changes.write_plans._transactions import transaction_steps
 from sluice.relay import RelayLog
 from sluice.tidb import pb
-from sluice.tidb.codec import row as scalar
 from sluice.tidb.codec.datum import decode_datum
 from sluice.tidb.ddl_actions import Action
 from sluice.tidb.ddl_job import DdlJob
-from sluice.tidb.schema import Column, Table
+from sluice.tidb.schema import Column
+from tests.etl.changes.singly_decoded import decoded_singly
 from tests.etl.relay_from_recording import RECORDINGS, committed, land
 
-Row = dict[str, Any]
 INSERT, UPDATE, DELETE = 0, 1, 2
 
 
@@ -54,52 +52,6 @@ def messages_of(steps: Iterator[Step]) -> dict[int, bytes]:
                 found[commit_ts] = bytes(message)
             waiting = b""
     return found
-
-
-def decoded_singly(
-    relay: RelayLog, monkeypatch: pytest.MonkeyPatch
-) -> dict[int, list[tuple[Table, int, Row | None, Row | None]]]:
-    """Every replicated change by the row codec that decodes one row at a time: (table, kind, old,
-    new).
-    """
-    found: dict[int, list[tuple[int, Table, int, Row | None, Row | None]]] = {}
-
-    def collect(segment: ChangeSet, timings: object, workers: int) -> Iterator[Step]:
-        rows = segment.changes["row"].to_pylist()
-        for table, places in segment.tables:
-            names = [*(column.name for column in table.stored_columns), "_tidb_rowid"]
-            columns = zip(
-                *(segment.column(name, places) for name in ("commit_ts", "position", "kind")),
-                places,
-                strict=True,
-            )
-            for commit_ts, position, kind, place in columns:
-                decode = (scalar.decode_insert, scalar.decode_update, scalar.decode_delete)[kind]
-                values = decode(table, rows[place])
-                images = (
-                    values
-                    if kind == UPDATE
-                    else (None, values)
-                    if kind == INSERT
-                    else (values, None)
-                )
-                old, new = (
-                    dict(zip(names, image, strict=False)) if image is not None else None
-                    for image in images
-                )
-                found.setdefault(int(commit_ts), []).append(
-                    (int(position), table, int(kind), old, new)
-                )
-        yield from ()
-
-    with monkeypatch.context() as patch:
-        patch.setattr(prepare, "planner_for", lambda name: collect)
-        for _ in prepare_steps(relay.url, windows(relay), PrepareOptions()):
-            pass
-    return {
-        ts: [change[1:] for change in sorted(changes, key=lambda c: c[0])]
-        for ts, changes in found.items()
-    }
 
 
 def number(column: Column, value: Any) -> Any:

@@ -1,0 +1,43 @@
+"""Encode changes as messages of the formats that readers of topics know; nothing of Kafka is here.
+
+A format is one module with an Encoder: row changes in columns, DDL, watermarks.
+"""
+
+from sluice.etl.changes.messages.canal_json import CanalJson
+from sluice.etl.changes.messages.message import (
+    AS_TICDC,
+    FIDELITIES,
+    LOSSLESS,
+    Encoder,
+    Message,
+    MessageFormat,
+    RowBatch,
+    split_frames,
+)
+
+__all__ = [
+    "AS_TICDC",
+    "BINLOG",
+    "FIDELITIES",
+    "FORMATS",
+    "LOSSLESS",
+    "Encoder",
+    "Message",
+    "MessageFormat",
+    "RowBatch",
+    "encoder_for",
+    "split_frames",
+]
+
+BINLOG = "binlog"
+"""TiDB Binlog's protobuf, a message a transaction: `sluice.etl.changes.write_plans.kafka_binlog`"""
+_ENCODERS = {"canal-json": CanalJson}
+FORMATS = (BINLOG, *_ENCODERS)
+
+
+def encoder_for(options: MessageFormat) -> Encoder:
+    """Return the encoder of a format. Raises ValueError for one that has none."""
+    if options.name not in _ENCODERS:
+        raise ValueError(f"there is no encoder of {options.name!r}; known are {', '.join(FORMATS)}")
+    encoder: Encoder = _ENCODERS[options.name](options)
+    return encoder

@@ -1,0 +1,238 @@
+"""Hold messages for a topic, and the row changes that encoders make them of.
+
+Encoders work on whole Arrow columns in Spark's workers. So messages travel as frames, each change's
+one behind another, until the sink splits them:
+
+    commit_ts i64 | key bytes i32 | value bytes i32 | header bytes u32 | headers | key | value
+
+All numbers are little-endian, a size of -1 stands for null. Headers are `name NUL value`, separated
+by NUL, too.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from sluice.etl.changes.formats.sql_text import join
+from sluice.relay import DELETE
+from sluice.tidb.ddl_job import DdlJob
+from sluice.tidb.schema import Column, Table
+
+LOSSLESS = "lossless"
+AS_TICDC = "as-ticdc"
+FIDELITIES = (LOSSLESS, AS_TICDC)
+
+BINARY = pa.large_binary()
+Images = dict[str, pa.Array]
+"""A column each, by name; ENUM and SET as uint64."""
+
+_HEAD = struct.Struct("<qiiI")
+_HEADS = np.dtype([("commit_ts", "<i8"), ("key", "<i4"), ("value", "<i4"), ("headers", "<u4")])
+_NULL_SIZE = -1
+_PHYSICAL_SHIFT_BITS = 18
+"""A TSO's physical part, in ms, is above its logical part."""
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A message of a topic."""
+
+    commit_ts: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class MessageFormat:
+    """The format of a topic's messages, and what its encoder may choose."""
+
+    name: str = "binlog"
+    fidelity: str = LOSSLESS
+    """`as-ticdc`: TiCDC's values also where they lose something."""
+    time_zone: str = "UTC"
+    """Zone of TIMESTAMPs in formats that write them without one."""
+    tidb_extension: bool = True
+    """Canal-JSON: messages have `_tidb` with the commit ts."""
+    content_compatible: bool = False
+    """Canal-JSON: `old` has changed columns alone, as in Alibaba's Canal."""
+    with_schema: bool = False
+    """Debezium: values and keys carry their schema."""
+
+    @property
+    def is_lossless(self) -> bool:
+        """Return whether values must be reversible."""
+        return self.fidelity == LOSSLESS
+
+
+@dataclass(frozen=True, slots=True)
+class RowBatch:
+    """Changes of one kind in one table.
+
+    `old` has updates and deletes, `new` inserts and updates; the other is empty.
+    """
+
+    table: Table
+    kind: int
+    old: Images
+    new: Images
+    commit_ts: npt.NDArray[np.int64]
+    start_ts: npt.NDArray[np.int64]
+    built_ms: int
+    """When the messages are made, in Unix ms."""
+
+    def __len__(self) -> int:
+        return len(self.commit_ts)
+
+    @property
+    def present(self) -> Images:
+        """Return the new images, of deletes the old ones."""
+        return self.old if self.kind == DELETE else self.new
+
+    @property
+    def columns(self) -> list[Column]:
+        """Return the columns that messages have."""
+        return [column for column in self.table.stored_columns if not column.hidden]
+
+    def take(self, places: npt.NDArray[np.int64]) -> RowBatch:
+        """Return the changes at some places."""
+        chosen = pa.array(places)
+        old, new = (
+            {name: column.take(chosen) for name, column in images.items()}
+            for images in (self.old, self.new)
+        )
+        return RowBatch(
+            self.table,
+            self.kind,
+            old,
+            new,
+            self.commit_ts[places],
+            self.start_ts[places],
+            self.built_ms,
+        )
+
+
+class Encoder(Protocol):
+    """Encode changes in one format."""
+
+    time_zone: str
+    """The zone in which it takes TIMESTAMPs."""
+
+    def rows(self, batch: RowBatch) -> pa.LargeBinaryArray:
+        """Return the frames of each change's messages."""
+
+    def ddl(self, job: DdlJob, built_ms: int) -> list[Message]:
+        """Return the messages of a DDL statement."""
+
+    def watermark(self, commit_ts: int, built_ms: int) -> list[Message]:
+        """Return the messages that promise that all through `commit_ts` (TSO) was sent."""
+
+
+def handle_key(table: Table) -> tuple[str, ...]:
+    """Return the columns of the primary key, else of the first unique key without NULLs; else ().
+
+    This is what TiCDC calls the handle key.
+    """
+    columns = {column.name: column for column in table.columns}
+    for names in table.unique_keys()[:1]:
+        if names == table.primary_key or all(columns[name].not_null for name in names):
+            return names
+    return ()
+
+
+def physical_ms(commit_ts: Any) -> Any:
+    """Return a TSO's moment in Unix ms, of a number or an array."""
+    return commit_ts >> _PHYSICAL_SHIFT_BITS
+
+
+def digits(numbers: npt.NDArray[Any] | pa.Array) -> pa.LargeBinaryArray:
+    """Return whole numbers as text; nulls stay null."""
+    array = numbers if isinstance(numbers, pa.Array) else pa.array(numbers)
+    return array.cast(pa.large_string()).cast(BINARY)
+
+
+def row_headers(batch: RowBatch) -> pa.LargeBinaryArray:
+    """Return each change's headers: its commit ts, its start ts and the table."""
+    name = f"{batch.table.schema_name}.{batch.table.name}".encode()
+    return join(
+        b"commit_ts\0",
+        digits(batch.commit_ts),
+        b"\0start_ts\0",
+        digits(batch.start_ts),
+        b"\0table\0" + name,
+    )
+
+
+def add_header(
+    headers: pa.LargeBinaryArray, name: str, values: pa.LargeBinaryArray
+) -> pa.LargeBinaryArray:
+    """Return the headers with one more, whose values have no NUL."""
+    return join(headers, f"\0{name}\0".encode(), values)
+
+
+def ddl_headers(job: DdlJob) -> tuple[tuple[str, bytes], ...]:
+    """Return the headers of a DDL statement's message, as `row_headers`."""
+    name = f"{job.schema_name}.{job.table_name}" if job.table_name else job.schema_name
+    return (
+        ("commit_ts", b"%d" % job.commit_ts),
+        ("start_ts", b"%d" % job.start_ts),
+        ("table", name.encode()),
+    )
+
+
+def frames(
+    commit_ts: npt.NDArray[np.int64],
+    headers: pa.LargeBinaryArray,
+    key: pa.LargeBinaryArray | None,
+    value: pa.LargeBinaryArray | None,
+) -> pa.LargeBinaryArray:
+    """Return one message each; no key or value is null but all of them."""
+    heads = np.empty(len(commit_ts), _HEADS)
+    heads["commit_ts"], heads["headers"] = commit_ts, _sizes(headers)
+    for name, part in (("key", key), ("value", value)):
+        heads[name] = _NULL_SIZE if part is None else _sizes(part)
+    edges = np.arange(0, _HEAD.size * len(heads) + 1, _HEAD.size)
+    packed = pa.LargeBinaryArray.from_buffers(
+        BINARY, len(heads), [None, pa.py_buffer(edges), pa.py_buffer(heads.tobytes())]
+    )
+    return join(packed, headers, *(part for part in (key, value) if part is not None))
+
+
+def split_frames(data: Any) -> Iterator[Message]:
+    """Yield the messages of frames, a bytes-like object. Raises ValueError if it is cut off."""
+    view, at = memoryview(data), 0
+    while at < len(view):
+        if len(view) - at < _HEAD.size:
+            raise ValueError(f"no whole message at byte {at} of {len(view)}")
+        commit_ts, *sizes, header_bytes = _HEAD.unpack_from(view, at)
+        at += _HEAD.size
+        if at + header_bytes + sum(max(0, size) for size in sizes) > len(view):
+            raise ValueError(f"no whole message at byte {at - _HEAD.size} of {len(view)}")
+        names = bytes(view[at : at + header_bytes]).split(b"\0")
+        at += header_bytes
+        key = None if sizes[0] == _NULL_SIZE else bytes(view[at : at + sizes[0]])
+        at += max(0, sizes[0])
+        value = None if sizes[1] == _NULL_SIZE else bytes(view[at : at + sizes[1]])
+        at += max(0, sizes[1])
+        headers = tuple(
+            (name.decode(), text) for name, text in zip(names[::2], names[1::2], strict=True)
+        )
+        yield Message(commit_ts, key, value, headers)
+
+
+def joined(pieces: Sequence[pa.LargeBinaryArray]) -> pa.LargeBinaryArray:
+    """Return the messages of several arrays, change by change."""
+    return pieces[0] if len(pieces) == 1 else join(*pieces)
+
+
+def _sizes(array: pa.LargeBinaryArray) -> npt.NDArray[np.int64]:
+    offsets = np.frombuffer(array.buffers()[1], np.int64, len(array) + 1, array.offset * 8)
+    sizes: npt.NDArray[np.int64] = np.diff(offsets)
+    return sizes

@@ -1,0 +1,66 @@
+"""Encode transactions as messages for a topic, in the formats of `sluice.etl.changes.messages`.
+
+A transaction step's payload is frames of whole messages, in the order in which TiDB wrote the
+changes. `transactions` counts those that end in the step; a transaction may begin in one before.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+
+from sluice.etl.changes.messages import RowBatch, encoder_for
+from sluice.etl.changes.steps import Step, TransactionDetail
+from sluice.etl.changes.write_plans._row_images import changes_of
+from sluice.etl.changes.write_plans._transactions import STEP_BYTES, Places, merged_in_order
+from sluice.etl.changes.write_plans.change_set import ChangeSet, StageTimings
+from sluice.tidb.time_zone import find_zone
+
+
+def plan_steps(segment: ChangeSet, timings: StageTimings, workers: int = 1) -> Iterator[Step]:
+    """Yield the change set's transaction steps, in order."""
+    encoder = encoder_for(segment.message_format)
+    built_ms = int(time.time() * 1000)
+    pieces: list[tuple[Places, pa.LargeBinaryArray]] = []
+    started = time.perf_counter()
+    for changes in changes_of(segment, find_zone(encoder.time_zone)):
+        decoded = time.perf_counter()
+        timings.decode += decoded - started
+        batch = RowBatch(
+            changes.table,
+            changes.kind,
+            changes.old,
+            changes.new,
+            segment.column("commit_ts", changes.places),
+            segment.column("start_ts", changes.places),
+            built_ms,
+        )
+        pieces.append((changes.places, encoder.rows(batch)))
+        started = time.perf_counter()
+        timings.format += started - decoded
+    if not pieces:
+        return
+    places, offsets, data = merged_in_order(pieces)
+    timings.format += time.perf_counter() - started
+    yield from _steps(segment.column("commit_ts", places), offsets, data)
+
+
+def _steps(
+    commit_ts: Places, offsets: Places, data: memoryview, step_bytes: int = STEP_BYTES
+) -> Iterator[Step]:
+    """Yield the messages in steps of about `step_bytes`, cut between changes."""
+    is_last = np.append(commit_ts[1:] != commit_ts[:-1], True)
+    first = 0
+    while first < len(commit_ts):
+        end = int(np.searchsorted(offsets, offsets[first] + step_bytes, side="right")) - 1
+        end = min(max(end, first + 1), len(commit_ts))
+        yield Step(
+            TransactionDetail(int(is_last[first:end].sum())),
+            int(commit_ts[end - 1]),
+            rows=end - first,
+            payload=data[offsets[first] : offsets[end]],
+        )
+        first = end

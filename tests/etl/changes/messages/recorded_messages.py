@@ -1,0 +1,140 @@
+"""Rebuild a recording's tables from messages, as a consumer does, and what they must be.
+
+A format's reader makes a Change of each message. Nothing here knows how Sluice encodes: values are
+compared by their meaning (`meaning`), those of a snapshot and of the row codec alike.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import struct
+import urllib.parse
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from sluice.etl.changes.messages import Message, MessageFormat, encoder_for, split_frames
+from sluice.etl.changes.planning import BatchPayload, PrepareOptions, prepare_steps
+from sluice.relay import RelayLog
+from sluice.tidb.schema import Column
+
+BUILT_MS = 1716613769900
+Row = dict[str, Any]
+SNAPSHOTS = {"types": "end", "shop": "b_mid", "ddl": "a_two_items", "bootstrap": "dump_sql"}
+"""Snapshots of recordings before which DDL changes no rows but by messages."""
+
+
+class Change(NamedTuple):
+    """What a message means. `op`: insert, update, delete, drop or truncate."""
+
+    op: str
+    table: str
+    old: Row | None = None
+    new: Row | None = None
+
+
+def messages_of(relay: RelayLog, options: MessageFormat) -> Iterator[Message]:
+    """Yield the messages of everything in a relay log."""
+    encoder = encoder_for(options)
+    batch = BatchPayload.from_windows(relay.windows(0))
+    for step in prepare_steps(
+        relay.url, batch, PrepareOptions("kafka_messages", message_format=options)
+    ):
+        if step.kind == "transaction":
+            yield from split_frames(step.payload)
+        elif step.kind == "ddl":
+            yield from encoder.ddl(step.detail, BUILT_MS)
+
+
+def rebuilt(changes: Iterable[Change | None]) -> dict[str, Counter[Any]]:
+    """Apply changes; every update and delete must meet the row that it names."""
+    tables: dict[str, Counter[Any]] = defaultdict(Counter)
+    for change in changes:
+        if change is None:
+            continue
+        rows = tables[change.table]
+        if change.op in ("drop", "truncate"):
+            rows.clear()
+        if change.old is not None:
+            old = frozen(change.old)
+            assert rows[old] > 0, change
+            rows[old] -= 1
+        if change.new is not None:
+            rows[frozen(change.new)] += 1
+    return {name: +rows for name, rows in tables.items() if +rows}
+
+
+def frozen(row: Row) -> Any:
+    return frozenset(row.items())
+
+
+def snapshot_ts(folder: Path, label: str) -> int:
+    listed = json.loads((folder / "snapshots.json").read_text())
+    return next(int(each["ts"]) for each in listed if each["label"] == label)
+
+
+def snapshot_rows(
+    folder: Path, label: str, kinds: dict[str, dict[str, str]]
+) -> dict[str, Counter[Any]]:
+    """Return what TiDB showed; `kinds`: each table's columns as messages had them."""
+    found = {}
+    for path in (folder / "snapshots" / label).glob("*.jsonl*"):
+        opener = gzip.open if path.suffix == ".gz" else open
+        with opener(path, "rt", encoding="utf-8") as lines:
+            columns = json.loads(next(lines))["columns"]
+            name = urllib.parse.unquote(path.name.removesuffix(".gz").removesuffix(".jsonl"))
+            if name not in kinds:
+                assert next(lines, None) is None, name
+                continue
+            rows = Counter(
+                frozen(
+                    {
+                        column: shown(value, kinds[name][column])
+                        for column, value in zip(columns, json.loads(line), strict=True)
+                        if column in kinds[name]
+                    }
+                )
+                for line in lines
+            )
+            if rows:
+                found[name] = rows
+    return found
+
+
+def shown(value: Any, kind: str) -> Any:
+    """Return the meaning of a snapshot's value."""
+    if isinstance(value, dict):
+        value = bytes.fromhex(value["hex"])
+    if kind == "bit" and value is not None:
+        value = int.from_bytes(value, "big")
+    return meaning(value, kind)
+
+
+def meaning(value: Any, kind: str) -> Any:
+    """Return a value so that two ways of writing it are equal. `kind`: as Column.kind."""
+    if value is None:
+        return None
+    match kind:
+        case "int" | "year" | "bit":
+            return int(value)
+        case "decimal":
+            return Decimal(value).normalize() + 0
+        case "float":  # TiDB shows the largest and smallest with six digits
+            number = struct.unpack("<f", struct.pack("<f", float(value)))[0]
+            return float(f"{number:.6g}")
+        case "double":
+            return float(value)
+        case "json":
+            return json.dumps(json.loads(value), sort_keys=True)
+        case _:
+            return value if isinstance(value, bytes) else value.encode("utf-8", "surrogateescape")
+
+
+def decoded(columns: Iterable[Column], image: Row | None) -> Row | None:
+    """Return an image of the row codec as a message's row."""
+    if image is None:
+        return None
+    return {c.name: meaning(image[c.name], c.kind) for c in columns}
