@@ -34,6 +34,7 @@ _OPEN_BYTES = 128  # that an open stream takes besides what came on it
 _TASK_FRAMES = 5  # a call other than WriteBinlog costs as much as so many frames
 _LAST_CALLS_TIMEOUT_S = 5.0  # between the first GOAWAY and the last
 _REPLENISH_BYTES = 1 << 20
+_MAX_REFILLS = 16  # of the transport in one turn of the loop, 4 MiB
 
 
 class FastPathConnection(asyncio.Protocol):
@@ -112,6 +113,7 @@ class FastPathConnection(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self._wire.resume_writing()
+        self.flush()
 
     def eof_received(self) -> bool:
         return False
@@ -227,10 +229,15 @@ class FastPathConnection(asyncio.Protocol):
     def flush(self) -> None:
         """Write what is ready."""
         self._wire.flush()
-        # Answers that the client doesn't take. A pulled transaction is as large as its window, and
-        # is counted once the socket has taken it.
-        if self._sender.blocked and not self._bridged.count:
-            self._account()
+        if not self._sender.blocked:
+            return
+        for _ in range(_MAX_REFILLS):
+            if not self._sender.refill(self._wire.room):
+                break
+            self._wire.flush()
+        else:  # a quick reader of a large transaction must not hold up the others
+            self._context.loop.call_soon(self.flush)
+        self._account()  # answers that the client doesn't take
 
     def set_read_paused(self, *, on: bool) -> None:
         """Stop or go on reading, because the store is full or has room again."""

@@ -1,5 +1,8 @@
 """Send for a lane connection: flow-control windows, and streams that exceed them.
 
+A peer may open windows of 2 GiB and take nothing. So what the transport holds is bounded, too:
+`refill` says how much of it is free, and what is beyond waits here, in the message that it is of.
+
 A WINDOW_UPDATE costs what it lets go: one for a stream touches that stream, one for the connection
 those that wait for nothing else (`_ready`). A new initial window counts at once, but the streams
 that may send by it are looked for once a read (`serve_resized`).
@@ -27,6 +30,8 @@ from sluice.pump_service.grpc_fastpath.frames import (
     header_frames,
 )
 
+TRANSPORT_BYTES = 256 << 10
+"""Bytes of messages that a connection's transport holds at most; a socket takes as many at once."""
 _CREDIT_LIMIT = 4096
 _CREDIT_BYTES, _QUEUE_BYTES = 100, 700
 """that a stream takes whose window isn't the usual one, and one that has something to send and may
@@ -49,7 +54,17 @@ class FlowControlledSender:
     Frames to write go to `out`; the connection writes and clears it.
     """
 
-    __slots__ = ("_credit", "_earned", "_queues", "_ready", "_resized", "initial", "out", "window")
+    __slots__ = (
+        "_credit",
+        "_earned",
+        "_queues",
+        "_ready",
+        "_resized",
+        "_room",
+        "initial",
+        "out",
+        "window",
+    )
 
     def __init__(self) -> None:
         self.out: list[bytes] = []
@@ -58,8 +73,9 @@ class FlowControlledSender:
         # WINDOW_UPDATEs minus bytes sent, for streams where that isn't 0
         self._credit: dict[int, int] = {}
         self._queues: dict[int, _SendQueue] = {}
-        # of them those that only the connection's window holds back, in turn
+        # of them those that only the connection's window or its transport holds back, in turn
         self._ready: dict[int, None] = {}
+        self._room = TRANSPORT_BYTES
         self._resized = False
         self._earned = 0
 
@@ -181,8 +197,14 @@ class FlowControlledSender:
         self._ready = {s: None for s in self._queues if self.initial + self._credit.get(s, 0) > 0}
         self._serve_ready()
 
+    def refill(self, room: int) -> bool:
+        """Send as much as `room` bytes of the transport allow; return whether anything was."""
+        self._room = room
+        self._serve_ready()
+        return bool(self.out)
+
     def _serve_ready(self) -> None:
-        while self._ready and self.window > 0:
+        while self._ready and self.window > 0 and self._room > 0:
             stream = next(iter(self._ready))
             del self._ready[stream]  # to the end of the line, if there is more
             queue = self._queues.get(stream)
@@ -193,7 +215,7 @@ class FlowControlledSender:
         while queue.parts:
             part = queue.parts[0]
             own = self.initial + self._credit.get(stream, 0)
-            room = min(self.window, own, MAX_FRAME)
+            room = min(self.window, own, MAX_FRAME, self._room)
             if room <= 0:
                 if own > 0:
                     self._ready[stream] = None
@@ -201,6 +223,7 @@ class FlowControlledSender:
             now = part[:room]
             self.out.append(frame(DATA, 0, stream, now))
             self.window -= len(now)
+            self._room -= len(now)
             self._earned += 2  # one for the stream, one for the connection
             self._credit[stream] = self._credit.get(stream, 0) - len(now)
             if len(now) == len(part):

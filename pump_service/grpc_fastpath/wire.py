@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 
+from sluice.pump_service.grpc_fastpath.sender import TRANSPORT_BYTES
+
 _LAST_BYTES_TIMEOUT_S = 10.0
 
 
@@ -75,6 +77,13 @@ class FrameTransport:
     def unsent(self) -> int:
         """Return bytes that the client doesn't take."""
         return 0 if self._writable is None else self.transport.get_write_buffer_size()
+
+    @property
+    def room(self) -> int:
+        """Return how many bytes of messages the transport may be given now."""
+        if self._writable is not None or self.transport.is_closing():
+            return 0
+        return TRANSPORT_BYTES - self.transport.get_write_buffer_size()
 
     def stuck_s(self, now: float) -> float:
         """For how long the client has taken nothing of what waits for it; 0 if nothing waits."""

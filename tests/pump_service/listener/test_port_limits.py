@@ -26,7 +26,7 @@ from sluice.pump_service.grpc_fastpath.allowance import (
     SharedFrameBudget,
 )
 from sluice.pump_service.grpc_fastpath.hpack import encode_headers
-from sluice.pump_service.grpc_fastpath.sender import FlowControlledSender
+from sluice.pump_service.grpc_fastpath.sender import TRANSPORT_BYTES, FlowControlledSender
 from sluice.pump_service.http import Http1Connection, HttpResponse
 from sluice.pump_service.ingest import WriteRejected
 from sluice.pump_service.listener import Listener
@@ -66,8 +66,11 @@ class _Ingest:
 
 
 @contextlib.contextmanager
-def served(limits=None, http1=None, descriptors=1000):
-    """A front in a loop of its own: (address, front, context)."""
+def served(limits=None, http1=None, descriptors=1000, answer=None):
+    """A front in a loop of its own: (address, front, context).
+
+    `answer(lane, stream)` answers other calls than WriteBinlog; without it they never end.
+    """
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()
@@ -79,7 +82,7 @@ def served(limits=None, http1=None, descriptors=1000):
         front = Listener(http1 or (lambda _: pytest.fail("no HTTP/1 here")), Security())
 
         async def call(lane, stream):  # a call that never ends
-            await asyncio.Event().wait()
+            await (answer(lane, stream) if answer else asyncio.Event().wait())
 
         def bridge(lane, stream, headers, body):
             return loop.create_task(call(lane, stream))
@@ -121,6 +124,45 @@ def _eventually(condition, seconds=60):
 
 
 # -- a client that takes no answers
+
+
+@pytest.mark.parametrize("readers", [1, 8])
+def test_a_message_waits_in_one_piece_while_its_reader_takes_nothing(readers):
+    message, sent = bytes(64 << 20), []
+
+    async def answer(lane, stream):
+        lane.sender.out.append(f.header_frames(stream, f.RESPONSE_HEADERS, end_stream=False))
+        lane.sender.queue(stream, message)
+        lane.flush()
+        await lane.sent(stream)
+        sent.append(lane)
+        lane.sender.finish(stream, f.header_frames(stream, f.OK_TRAILERS, end_stream=True))
+        lane.ended(stream)
+
+    windows = f.settings({f.SETTING_INITIAL_WINDOW_SIZE: f.MAX_WINDOW})
+    more = f.window_update(0, f.MAX_WINDOW - f.DEFAULT_WINDOW)
+    with served(answer=answer) as (address, _, context):
+        clients = [RawClient(address, windows + more) for _ in range(readers)]
+        for client in clients:
+            client.call(1, b"", _OTHER)
+        _eventually(
+            lambda: (
+                len(context.lanes) == readers
+                and all(lane._wire._writable is not None for lane in context.lanes)
+            )
+        )
+        for lane in context.lanes:
+            unsent = lane._wire.transport.get_write_buffer_size()
+            assert 0 < unsent <= TRANSPORT_BYTES + 1024  # with frames' heads
+            assert lane._place.size >= lane._bytes + unsent
+        assert not sent
+        for client in clients:
+            received = 0
+            while received < len(message) and (data := client.sock.recv(1 << 20)):
+                received += len(data)
+            assert received >= len(message)
+            client.close()
+        _eventually(lambda: len(sent) == readers)
 
 
 def test_calls_whose_answers_the_client_does_not_take_count_as_open():
@@ -272,6 +314,7 @@ def test_a_reader_may_send_window_updates_as_it_is_sent_data():
     allowance, sender = FrameRateLimit(10, shared), FlowControlledSender()
     sender.window_update(0, 1 << 30)
     sender.window_update(1, 1 << 30)
+    sender.refill(1 << 30)
     sender.queue(1, bytes(50 * f.MAX_FRAME))
     allowance.left -= 100
     assert allowance.is_used_up()
