@@ -112,7 +112,7 @@ def _copy_rows(summary: RunSummary) -> dict[str, str]:
             " began"
         ),
         "caught up": "not before the end" if late is None else f"{late:.1f} s after the copy",
-        **({"copied again": summary.mended} if summary.mended else {}),
+        **({"copied again": summary.copied_again} if summary.copied_again else {}),
         **({"verified": summary.verified} if summary.verified else {}),
         **({"spoiled": summary.spoiled} if summary.spoiled else {}),
     }

@@ -349,13 +349,13 @@ class _Run:
             f" --table {done.table}` does copies it again"
         )
         found = copies.copy_again(self._site, self._viewer, done.table)
-        self.summary.mended = (
+        self.summary.copied_again = (
             f"{done.table}, while {goes_on} went on: {found.total('rows'):,} rows in"
             f" {found.total('chunks'):,} chunks in {found.seconds:.1f} s;"
             f" {found.total('inserted'):,} were missing, {found.total('replaced'):,} different,"
             f" {found.total('deleted'):,} not in TiDB"
         )
-        self._viewer.report(f"copied again {self.summary.mended}")
+        self._viewer.report(f"copied again {self.summary.copied_again}")
 
     def _damage(
         self, view: ProgressView, way: tuple[int, SnapshotLabel], holds: list[Span]

@@ -30,7 +30,7 @@ class RunSummary:
     copied_s: float = 0.0
     caught_up_s: float | None = None
     """After the copy, until the replica was no more than a second behind; None if it never was."""
-    mended: str = ""
+    copied_again: str = ""
     """The repair of a damaged table by a backfill."""
     verified: str = ""
     """The tables that were compared with TiDB at a checkpoint.

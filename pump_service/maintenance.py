@@ -105,17 +105,17 @@ class MaintenanceTasks:
 
     def _write_fake_at(self, ts: int) -> int:
         durable = threading.Event()
-        verdict: list[BaseException | None] = []
+        answer: list[BaseException | None] = []
 
         def done(error: BaseException | None) -> None:
-            verdict.append(error)
+            answer.append(error)
             durable.set()
 
         self._store.submit([fake_binlog(ts)], done)
         if not durable.wait(_WRITE_TIMEOUT_S):
             raise TimeoutError(f"a fake binlog was not durable after {_WRITE_TIMEOUT_S:.0f} s")
-        if verdict[0] is not None:
-            raise verdict[0]
+        if answer[0] is not None:
+            raise answer[0]
         return ts
 
     def wait_safe_to_offline(self, hurry: threading.Event) -> bool:

@@ -64,8 +64,8 @@ chunk. From then on changes to these tables are written so that they lead to the
 is downstream. A chunk may also remove rows outside of its own range that stand in its way, because
 they hold a unique value that upstream another row has now. So every job that copies a whole table
 puts it under repair. A job that copies a part may, as missing rows may be why it was started. The
-job ends the repair (`mended`) when it has the result of its last chunk: from then on every row is
-downstream, and changes are checked again.
+job ends the repair (`end_repair`) when it has the result of its last chunk: from then on every row
+is downstream, and changes are checked again.
 """
 
 from __future__ import annotations
@@ -269,7 +269,7 @@ class AlignedChunks:
                 self.remove(at_ts)
         for repair in self._repairs(names):
             if is_over(repair.job):
-                self.mended(repair.name)
+                self.end_repair(repair.name)
         for at_ts in set(_timestamps(_OUTCOME, names)).difference(made):
             if not self.exists(at_ts):  # it may have been made while the names were listed
                 self._storage.remove(_outcome_path(at_ts))
@@ -285,7 +285,7 @@ class AlignedChunks:
         except FileExistsError:
             return
 
-    def mended(self, name: str) -> None:
+    def end_repair(self, name: str) -> None:
         """End a repair, once every row is downstream; no error if it has ended before."""
         self._storage.remove(_repair_path(name))
 

@@ -99,7 +99,7 @@ class RelayLog(WindowChain):
         )
         self._asked: tuple[object, Control] = None, Control()
         """Operators' requests, with the state of the folder of which they are."""
-        self._had_orders = False
+        self._had_control = False
         self.aligned_chunks = AlignedChunks(self._orders)
         self.overrides = Overrides(self._orders)
         self.failures = Failures(self.place)
@@ -254,14 +254,14 @@ class RelayLog(WindowChain):
         before, control = self._asked
         if as_it_was is None or as_it_was is not before:
             number, control = ControlFile(self._orders).newest()
-            if not number and self._had_orders:
+            if not number and self._had_control:
                 raise RelayError(
                     f"{self.url}: the folder control, which held orders, is empty or gone: is the"
                     " relay log's folder not mounted? No order is taken for withdrawn",
                     hint="mount the folder again",
                     transient=True,
                 )
-            self._had_orders = number > 0
+            self._had_control = number > 0
             self._asked = as_it_was, control
         return control
 

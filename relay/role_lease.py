@@ -39,7 +39,7 @@ class RoleStandby:
         self._last_position: tuple[str, object] | None = None
         self._since = 0.0
 
-    def should_claim(self, patience_s: float = TAKEOVER_TIMEOUT_S) -> bool:
+    def should_claim(self, timeout_s: float = TAKEOVER_TIMEOUT_S) -> bool:
         """Return true unless another pipeline has the role and makes progress.
 
         Raises relay errors, OSError.
@@ -54,13 +54,13 @@ class RoleStandby:
         if seen != self._last_position:
             self._last_position, self._since = seen, time.monotonic()
             return False
-        if time.monotonic() - self._since < patience_s:
+        if time.monotonic() - self._since < timeout_s:
             return False
         self._log.warning(
             "%s hasn't got on with %s for %.0f s; this one takes over",
             _pipeline_text(holder),
             self._role,
-            patience_s,
+            timeout_s,
         )
         self._last_position = None
         return True

@@ -60,11 +60,11 @@ class UnaryConnection:
     Calls may be under way side by side. After a UseFullGrpc it is closed.
     """
 
-    def __init__(self, address: str, patience_s: float) -> None:
-        """`address`: host:port; `patience_s`: how long an answer may take. Raises UseFullGrpc."""
+    def __init__(self, address: str, timeout_s: float) -> None:
+        """`address`: host:port; `timeout_s`: how long an answer may take. Raises UseFullGrpc."""
         host, _, port = address.rpartition(":")
         self._authority = address.encode()
-        self._timeout_s = patience_s
+        self._timeout_s = timeout_s
         self._blocks: dict[str, bytes] = {}
         self._streams: dict[int, _Stream] = {}
         self._next = 1
@@ -86,9 +86,9 @@ class UnaryConnection:
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             # The system keeps the time: Python's own way to is two calls of it more for each that
             # sends or receives.
-            patience = _TIMEVAL.pack(int(patience_s), int(patience_s % 1 * 1e6) or 1)
+            packed = _TIMEVAL.pack(int(timeout_s), int(timeout_s % 1 * 1e6) or 1)
             for which in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
-                self._socket.setsockopt(socket.SOL_SOCKET, which, patience)
+                self._socket.setsockopt(socket.SOL_SOCKET, which, packed)
             self._socket.settimeout(None)
             first = (
                 _PREFACE
@@ -258,13 +258,13 @@ class UnaryEndpoint:
     After a UseFullGrpc it isn't tried again for a while. Of one thread at a time.
     """
 
-    def __init__(self, url: str, patience_s: float = 1.0) -> None:
+    def __init__(self, url: str, timeout_s: float = 1.0) -> None:
         """`url` as for `sluice.tidb.rpc.open_channel`.
 
-        `patience_s`: how long an answer may take.
+        `timeout_s`: how long an answer may take.
         """
         self.url = url
-        self._timeout_s = patience_s
+        self._timeout_s = timeout_s
         self._connection: UnaryConnection | None = None
         self._again = float("inf") if url.startswith("https://") else 0.0
 

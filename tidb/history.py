@@ -29,7 +29,7 @@ SYSTEM_SCHEMAS = frozenset(
     }
 )
 _MAX_MOVES_KEPT = 8
-_ASKED_FOR = tso.span(7 * 86_400_000)
+_RETENTION_SPAN = tso.span(7 * 86_400_000)
 """Rows that don't know of a job were written by a transaction that began before it, at most a day
 before (max-txn-ttl); a dropped database can be recovered until TiDB's garbage collection, mostly
 ten minutes.
@@ -118,7 +118,7 @@ class SchemaHistory:
             newest = max(newest, job.finished_ts)
         if schema_version is not None:
             self.schema_version = schema_version
-        self._forget(newest - _ASKED_FOR)
+        self._forget(newest - _RETENTION_SPAN)
 
     def use_old_collations(self) -> None:
         """Compare bytes in all tables, present and future: the cluster has no new collations."""

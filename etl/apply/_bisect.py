@@ -182,10 +182,10 @@ class _Bisection:
             self._session.rollback()
             if checkpoint is not None:
                 # some of it may be downstream
-                self._safe, flight = checkpoint.needs_safe_mode, checkpoint.flight
+                self._safe, in_flight = checkpoint.needs_safe_mode, checkpoint.in_flight
                 self._in_flight = (
-                    InFlightPayload(flight.until, frozenset(flight.left_out))
-                    if flight is not None
+                    InFlightPayload(in_flight.until, frozenset(in_flight.left_out))
+                    if in_flight is not None
                     else None
                 )
                 self._after = max(self._after, checkpoint.commit_ts)
@@ -245,10 +245,10 @@ class _Bisection:
         described = replace(
             described.decided(self._overrides),
             safe=self._safe,
-            flight=self._in_flight,
+            in_flight=self._in_flight,
             begun=self._begun,
             rows=place.rows,
-            mended=self._batch.tables_under_repair,
+            tables_under_repair=self._batch.tables_under_repair,
         )
         try:
             if self._session is not None:

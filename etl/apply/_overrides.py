@@ -18,29 +18,30 @@ def check_blocked(checkpoint: Checkpoint | None, relay: RelayLog) -> None:
 
     It stays blocked for every process and in every mode.
     """
-    flight = checkpoint.flight if checkpoint else None
-    if checkpoint is None or flight is None or flight.refused is None:
+    in_flight = checkpoint.in_flight if checkpoint else None
+    if checkpoint is None or in_flight is None or in_flight.refused is None:
         return
-    if _has_new_overrides(checkpoint.commit_ts, flight, relay):
-        log.warning("continuing as operators decided, after: %s", flight.refused.text)
+    if _has_new_overrides(checkpoint.commit_ts, in_flight, relay):
+        log.warning("continuing as operators decided, after: %s", in_flight.refused.text)
         return
     raise ApplyError(
-        f"changes between commit_ts {checkpoint.commit_ts} and {flight.until} were refused before,"
-        " when others of them were written already, and no operator has decided since:"
-        f" {flight.refused.text.rstrip('.')}.",
+        f"changes between commit_ts {checkpoint.commit_ts} and {in_flight.until} were refused"
+        " before, when others of them were written already, and no operator has decided since:"
+        f" {in_flight.refused.text.rstrip('.')}.",
         hint=(
             "leave a transaction out (`sluice txn skip COMMIT_TS`), or have every row of these"
             " changes written as it is upstream, whatever is there:"
-            f" `sluice accept {flight.refused.token}`"
+            f" `sluice accept {in_flight.refused.token}`"
         ),
     )
 
 
-def _has_new_overrides(after_ts: int, flight: InFlight, relay: RelayLog) -> bool:
-    assert flight.refused is not None
-    decided = {override.named for override in relay.overrides.list(after_ts, flight.until)}
+def _has_new_overrides(after_ts: int, in_flight: InFlight, relay: RelayLog) -> bool:
+    assert in_flight.refused is not None
+    decided = {override.named for override in relay.overrides.list(after_ts, in_flight.until)}
     return (
-        decided != set(flight.refused.decided) or relay.control().accepted == flight.refused.token
+        decided != set(in_flight.refused.decided)
+        or relay.control().accepted == in_flight.refused.token
     )
 
 

@@ -72,7 +72,7 @@ class BatchPrefetcher:
         self._slot = threading.Semaphore(1)
         self._queue = ByteBoundedQueue(_MAX_QUEUED_BYTES)
         self._stopped = threading.Event()
-        self._next = WindowSelector(relay, limits, checkpoint.flight, until_ts, self._stopped)
+        self._next = WindowSelector(relay, limits, checkpoint.in_flight, until_ts, self._stopped)
         self._changes_since: float | None = None
         self._thread = threading.Thread(target=self._run, name="sluice-prepare", daemon=True)
         self._thread.start()
@@ -171,18 +171,18 @@ class BatchPrefetcher:
         described = BatchPayload.from_windows(batch.windows, batch.after_ts, batch.hi).decided(
             batch.overrides
         )
-        flight = self._checkpoint.flight
-        is_begun = flight is not None and batch.after_ts < flight.until
+        in_flight = self._checkpoint.in_flight
+        is_begun = in_flight is not None and batch.after_ts < in_flight.until
         safe = batch.after_ts < self._checkpoint.safe_until
         shared = self._checkpoint.shared if batch.after_ts == self._checkpoint.commit_ts else None
         return replace(
             described,
             safe=safe,
-            mended=batch.tables_under_repair,
+            tables_under_repair=batch.tables_under_repair,
             begun=SharedPayload(shared.ts, shared.jobs) if shared is not None else None,
-            flight=(
-                InFlightPayload(flight.until, frozenset(flight.left_out))
-                if flight is not None and is_begun
+            in_flight=(
+                InFlightPayload(in_flight.until, frozenset(in_flight.left_out))
+                if in_flight is not None and is_begun
                 else None
             ),
             behind=self._parts_since_ddl_start(described.windows),

@@ -41,18 +41,18 @@ class WindowSelector:
         self,
         relay: ApplyLog,
         limits: BatchLimits,
-        flight: InFlight | None,
+        in_flight: InFlight | None,
         until_ts: int | None,
         stopped: threading.Event,
     ) -> None:
         """Select no window after `until_ts` (TSO).
 
-        The first batch ends where `flight`, the in-flight batch, does: limits and orders of
+        The first batch ends where `in_flight`, the in-flight batch, does: limits and orders of
         operators don't count for it.
         """
         self._relay = relay
         self._limits = limits
-        self._first_hi = flight.until if flight else None
+        self._first_hi = in_flight.until if in_flight else None
         self._until_ts = until_ts
         self._stopped = stopped
         self._wakeup = WakeupSocket(relay.url)

@@ -270,8 +270,8 @@ class _ApplyLoop:
             wrote=checkpoint is not None and checkpoint.owner == self._ownership.pipeline,
         )
         _overrides.check_blocked(checkpoint, self._relay)
-        if start.flight is not None:
-            self._aligned_chunks.cancel_within(start.commit_ts, start.flight.until)
+        if start.in_flight is not None:
+            self._aligned_chunks.cancel_within(start.commit_ts, start.in_flight.until)
         return start
 
     def _write(self, batch: WindowBatch) -> None:

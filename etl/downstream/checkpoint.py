@@ -142,7 +142,8 @@ class InFlight:
 class Checkpoint:
     """`commit_ts`: every transaction through it is downstream.
 
-    `consistent` is false when a Drainer left changes beyond it, or while a `flight` is under way.
+    `consistent` is false when a Drainer left changes beyond it, or while a batch is
+    `in_flight`.
     """
 
     commit_ts: int
@@ -150,7 +151,7 @@ class Checkpoint:
     consistent: bool = True
     ts_map: dict[str, Any] = field(default_factory=dict)
     pending: PendingDdl | None = None
-    flight: InFlight | None = None
+    in_flight: InFlight | None = None
     shared: SharedTimestamp | None = None
     safe_until: int = 0
     """Set when a Drainer left it inconsistent: nothing committed after this TSO is downstream.
@@ -177,7 +178,11 @@ class Checkpoint:
             document = json.loads(text)
             sluice = document.get("sluice") or {}
             refuse_newer(f"the checkpoint of cluster {cluster_id}", sluice, ROW_FORMAT)
-            ours, flight, shared = sluice.get("ddl"), sluice.get("in-flight"), sluice.get("shared")
+            ours, in_flight, shared = (
+                sluice.get("ddl"),
+                sluice.get("in-flight"),
+                sluice.get("shared"),
+            )
             return cls(
                 commit_ts=int(document["commitTS"]),
                 schema_version=int(document.get("schema-version") or 0),
@@ -188,7 +193,7 @@ class Checkpoint:
                     if ours
                     else None
                 ),
-                flight=InFlight.from_json(flight) if flight else None,
+                in_flight=InFlight.from_json(in_flight) if in_flight else None,
                 shared=SharedTimestamp(int(shared["ts"]), tuple(map(int, shared["jobs"])))
                 if shared
                 else None,
@@ -217,8 +222,8 @@ class Checkpoint:
                 "commit-ts": self.pending.commit_ts,
                 "fingerprint": self.pending.fingerprint,
             }
-        if self.flight is not None:
-            ours["in-flight"] = self.flight.to_json()
+        if self.in_flight is not None:
+            ours["in-flight"] = self.in_flight.to_json()
         if self.shared is not None:
             ours |= {
                 "format": ROW_FORMAT,
@@ -241,7 +246,11 @@ class Checkpoint:
         """
         # DDL of different tables needn't come in the order of its versions.
         version = max(self.schema_version, schema_version or 0)
-        flight = self.flight if self.flight is not None and commit_ts < self.flight.until else None
+        in_flight = (
+            self.in_flight
+            if self.in_flight is not None and commit_ts < self.in_flight.until
+            else None
+        )
         shared = self.shared if self.shared is not None and commit_ts < self.shared.ts else None
         ts_map = self.ts_map if commit_ts == self.commit_ts else {}
         moved = replace(
@@ -250,12 +259,12 @@ class Checkpoint:
             schema_version=version,
             ts_map=ts_map,
             pending=None,
-            flight=flight,
+            in_flight=in_flight,
             shared=shared,
         )
         return (
             moved
-            if flight is not None or commit_ts < self.safe_until
+            if in_flight is not None or commit_ts < self.safe_until
             else replace(moved, consistent=True, safe_until=0, copied=())
         )
 
@@ -277,7 +286,7 @@ class Checkpoint:
     @property
     def needs_safe_mode(self) -> bool:
         """Return whether changes after it may be downstream, left there by a Drainer."""
-        return not self.consistent and self.flight is None
+        return not self.consistent and self.in_flight is None
 
 
 def refuse_newer(what: str, ours: Mapping[str, Any], reads: int = FORMAT) -> None:

@@ -175,11 +175,12 @@ def _check_reachable(checkpoint: Checkpoint | Exception | None, ts: int) -> None
             f"the downstream is at {tso.text(checkpoint.commit_ts)} already, after {tso.text(ts)}:"
             " nothing goes back"
         )
-    if checkpoint.flight is not None and checkpoint.flight.until > ts:
+    if checkpoint.in_flight is not None and checkpoint.in_flight.until > ts:
         raise OperateError(
             f"several sessions are writing the changes after {tso.text(checkpoint.commit_ts)}"
-            f" through {tso.text(checkpoint.flight.until)}, and parts of them are downstream:"
-            f" applying can't stop at {tso.text(ts)} between; it can at {checkpoint.flight.until}"
+            f" through {tso.text(checkpoint.in_flight.until)}, and parts of them are downstream:"
+            f" applying can't stop at {tso.text(ts)} between; it can at"
+            f" {checkpoint.in_flight.until}"
         )
     if checkpoint.rows_through > ts:
         raise OperateError(

@@ -131,7 +131,7 @@ def _release(
             relay.stop(_handed_over_checkpoint(found))
             return found
         target = max(
-            found.flight.until if found.flight else 0,
+            found.in_flight.until if found.in_flight else 0,
             found.pending.commit_ts if found.pending else 0,
             found.shared.ts if found.shared else 0,
             found.safe_until,

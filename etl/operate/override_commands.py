@@ -103,7 +103,7 @@ def accept(settings: Settings, refusal: str) -> str:
                 f"whether something was refused can't be read: {checkpoint}",
                 transient=ours(checkpoint).transient,
             )
-        found = checkpoint.flight.refused if checkpoint and checkpoint.flight else None
+        found = checkpoint.in_flight.refused if checkpoint and checkpoint.in_flight else None
         if found is None or found.token != refusal:
             other = f"; {found.token} was: {found.text}" if found else ", and nothing else is"
             raise OperateError(f"{refusal!r} was not refused{other}")

@@ -52,7 +52,7 @@ def status(settings: Settings) -> dict[str, Any]:
     asked = SourcePoller().poll(questions, _CHECKPOINT_TIMEOUT_S)
     checkpoint: Checkpoint | None = asked.values.get("downstream")
     at = checkpoint.commit_ts if checkpoint else None
-    refused = checkpoint.flight.refused if checkpoint and checkpoint.flight else None
+    refused = checkpoint.in_flight.refused if checkpoint and checkpoint.in_flight else None
     waiting = max(0, tso.ms_between(at, last.hi)) if last is not None and at is not None else None
     return {
         "relay": {

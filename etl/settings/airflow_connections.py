@@ -52,10 +52,10 @@ def resolve_connections(settings: Settings) -> ResolvedConnections:
     return found
 
 
-def use_connections(lent: ResolvedConnections) -> None:
+def use_connections(connections: ResolvedConnections) -> None:
     """Use these from now on, and ask Airflow for none of them."""
     RESOLVED.clear()
-    for name, it in lent.items():
+    for name, it in connections.items():
         RESOLVED[name] = (
             it if isinstance(it, ResolvedConnection) else SettingsError(it[0], transient=it[1])
         )

@@ -54,10 +54,10 @@ def connection_of(key: str, connection: str) -> Any:
 
     Raises as `from_connection`.
     """
-    if (lent := RESOLVED.get(connection)) is not None:
-        if isinstance(lent, SettingsError):
-            raise lent
-        return lent
+    if (connections := RESOLVED.get(connection)) is not None:
+        if isinstance(connections, SettingsError):
+            raise connections
+        return connections
     from airflow.sdk import Connection
     from airflow.sdk.exceptions import AirflowNotFoundException
 

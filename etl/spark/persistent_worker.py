@@ -75,16 +75,16 @@ class PersistentWorker:
         self._logged = False
         self._is_released = False
 
-    def is_ready(self, stands_s: float | None = None) -> bool:
+    def is_ready(self, max_age_s: float | None = None) -> bool:
         """Return whether a worker stands by.
 
-        Begins one if none does, or it has stood for `stands_s`, and waits until it has come. False
+        Begins one if none does, or it has stood for `max_age_s`, and waits until it has come. False
         if none comes: then it is not tried again for a while. Raises SparkUnavailableError where
         the server is away, or goes meanwhile.
         """
         now = time.monotonic()
         if self._line is not None and now >= self._came + (
-            _MAX_LIFETIME_S if stands_s is None else stands_s
+            _MAX_LIFETIME_S if max_age_s is None else max_age_s
         ):
             self.release()
         if self._line is None and now >= self._again:

@@ -68,7 +68,7 @@ class ResilientFunction:
         """Held while one of the following changes."""
         self._spark: Any = None
         self._function: RemoteFunction | None = None
-        self._asking: _Reconnector | None = None
+        self._reconnector: _Reconnector | None = None
         self._check: Callable[[], None] = _nothing
 
     def connect(self, timeout_s: float, check: Callable[[], None] = _nothing) -> None:
@@ -86,22 +86,22 @@ class ResilientFunction:
             is_same, self._check = check == self._check, check
             if self._function is not None:
                 return
-            asking = self._asking
-            if asking is not None and (asking.is_over or not is_same):
-                self._asking = None
-                asking.leave()
+            reconnector = self._reconnector
+            if reconnector is not None and (reconnector.is_over or not is_same):
+                self._reconnector = None
+                reconnector.leave()
                 if is_same:
-                    asking.extend()
-                self._asking = self._asked()
-            if self._asking is not None:
+                    reconnector.extend()
+                self._reconnector = self._start_reconnecting()
+            if self._reconnector is not None:
                 return
         check()
         try:
             spark, function = self._connected_at_once(timeout_s)
         except SparkUnavailableError:
             with self._changed:
-                if self._function is None and self._asking is None:
-                    self._asking = self._asked()
+                if self._function is None and self._reconnector is None:
+                    self._reconnector = self._start_reconnecting()
             raise
         with self._changed:
             self._spark, self._function = spark, function
@@ -142,11 +142,11 @@ class ResilientFunction:
     def close(self) -> None:
         """Let go of everything."""
         with self._changed:
-            asking, self._asking = self._asking, None
+            reconnector, self._reconnector = self._reconnector, None
             function, self._function = self._function, None
             spark, self._spark = self._spark, None
-        if asking is not None:
-            asking.end()
+        if reconnector is not None:
+            reconnector.end()
         _release(spark, function)
 
     def _connected(self, timeout_s: float) -> tuple[Any, RemoteFunction]:
@@ -167,18 +167,18 @@ class ResilientFunction:
             if self._function is not function:
                 return
             spark, self._spark, self._function = self._spark, None, None
-            self._asking = self._asked()
+            self._reconnector = self._start_reconnecting()
         _release(spark, function)
 
-    def _asked(self) -> _Reconnector:
+    def _start_reconnecting(self) -> _Reconnector:
         return _Reconnector(self._connected_at_once, self._take, self._check)
 
-    def _take(self, asking: _Reconnector, spark: Any, function: RemoteFunction) -> bool:
+    def _take(self, reconnector: _Reconnector, spark: Any, function: RemoteFunction) -> bool:
         """Return whether what was asked for is still wanted."""
         with self._changed:
-            if self._asking is not asking:
+            if self._reconnector is not reconnector:
                 return False
-            self._spark, self._function, self._asking = spark, function, None
+            self._spark, self._function, self._reconnector = spark, function, None
             self._changed.notify_all()
             return True
 
@@ -189,10 +189,10 @@ class ResilientFunction:
             with self._changed:
                 if self._function is not None:
                     return self._function
-                if self._asking is None:
+                if self._reconnector is None:
                     raise SparkError("there is no Spark session yet, or any more", transient=True)
-                self._asking.extend()
-                failure = self._asking.failure
+                self._reconnector.extend()
+                failure = self._reconnector.failure
             # Looked at from here, too: an attempt that began a moment before the server went takes
             # its time.
             if or_away and (isinstance(failure, SparkUnavailableError) or not self._is_reached()):

@@ -17,16 +17,16 @@ _REPORT_INTERVAL_S = 30.0  # between log lines of one lasting failure
 
 
 class Heartbeat:
-    """Write `status()` to the registry every `every_s` seconds, retrying up to `patience_s`.
+    """Write `status()` to the registry every `every_s` seconds, retrying up to `timeout_s`.
 
     After `start` only its thread writes, so an older state never overwrites a newer one. Every
     attempt reads the state again, so a write that waits for the registry becomes the final one when
     the pump leaves. `registry` should therefore not retry by itself.
     """
 
-    def __init__(self, registry: Registry, every_s: float, patience_s: float = 2.0) -> None:
+    def __init__(self, registry: Registry, every_s: float, timeout_s: float = 2.0) -> None:
         self.every_s = every_s
-        self._join_timeout_s = patience_s
+        self._join_timeout_s = timeout_s
         self._registry = registry
         self._status: Callable[[], NodeStatus]
         self._changed = threading.Event()
@@ -51,7 +51,7 @@ class Heartbeat:
         self._changed.set()
 
     def join(self) -> None:
-        """Wait until the registry has the final state, at most `patience_s` after `end`.
+        """Wait until the registry has the final state, at most `timeout_s` after `end`.
 
         A registry that doesn't accept it in time is only logged.
         """

@@ -88,9 +88,9 @@ class TiKVResolver:
         locked = False
         try:
             found = self._tikv.mvcc_get(prewrite_key).status(start_ts)
-            verdict = _outcome_of(found, start_ts)
-            if verdict is not None:
-                return verdict
+            outcome = _outcome_of(found, start_ts)
+            if outcome is not None:
+                return outcome
             locked = found.kind is TxnKind.LOCKED
         except TiKVError as error:
             failure = error

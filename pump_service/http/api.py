@@ -236,16 +236,16 @@ class HttpApi:
         self.pump.leave(action)
         return _verdict(_OK, f"apply action {action} success!")
 
-    def _decide(self, start_ts: str, verdict: str) -> HttpResponse:
-        if not start_ts.isdigit() or not (verdict.isdigit() or verdict == "rollback"):
+    def _decide(self, start_ts: str, outcome: str) -> HttpResponse:
+        if not start_ts.isdigit() or not (outcome.isdigit() or outcome == "rollback"):
             return HttpResponse(400, _TEXT, b"PUT /verdict/<start_ts>/<commit_ts or rollback>\n")
         try:
-            self.pump.decide(int(start_ts), int(verdict) if verdict.isdigit() else 0)
+            self.pump.decide(int(start_ts), int(outcome) if outcome.isdigit() else 0)
         except KeyError as error:
             return HttpResponse(404, _TEXT, f"{error.args[0]}\n".encode())
         except Exception as error:
             return HttpResponse(409, _TEXT, f"{error}\n".encode())
-        return _text(f"transaction {start_ts}: {verdict}\n")
+        return _text(f"transaction {start_ts}: {outcome}\n")
 
     def _collect(self) -> HttpResponse:
         started = self.pump.collect_garbage()

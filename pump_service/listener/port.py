@@ -252,8 +252,8 @@ class _CountedSocket(socket.socket):
 class _ProtocolSniffer(asyncio.Protocol):
     """Hold a connection until its first bytes distinguish HTTP/2 from HTTP/1."""
 
-    def __init__(self, front: Listener, place: ConnectionSlot) -> None:
-        self._front = front
+    def __init__(self, listener: Listener, place: ConnectionSlot) -> None:
+        self._listener = listener
         self._place = place
         self._data = b""
         self._timer: asyncio.TimerHandle | None = None
@@ -266,14 +266,16 @@ class _ProtocolSniffer(asyncio.Protocol):
         # Permissions of the file system decide who may open the Unix socket.
         speaks_tls = transport.get_extra_info("ssl_object") is not None
         if speaks_tls:
-            self._place.roles = roles_of(self._front.security, transport.get_extra_info("peercert"))
+            self._place.roles = roles_of(
+                self._listener.security, transport.get_extra_info("peercert")
+            )
             if not self._place.roles:
                 _log.warning(
                     "connection refused: its certificate's common name isn't in cert-allowed-cn"
                 )
                 transport.abort()
                 return
-        self._front.connections.add(transport)
+        self._listener.connections.add(transport)
         sock = transport.get_extra_info("socket")
         if sock is not None and sock.family != socket.AF_UNIX:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -295,9 +297,9 @@ class _ProtocolSniffer(asyncio.Protocol):
         if PREFACE.startswith(head):
             if len(head) < len(PREFACE):
                 return  # both are possible
-            protocol: asyncio.Protocol = self._front.lane(self._place)
+            protocol: asyncio.Protocol = self._listener.lane(self._place)
         elif self._place.resize(self._place.size + HTTP1_CONNECTION_BYTES):
-            protocol = self._front.http1(self._place.roles)
+            protocol = self._listener.http1(self._place.roles)
         else:
             self._transport.abort()
             return

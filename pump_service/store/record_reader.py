@@ -157,10 +157,7 @@ class RecordReader:
         return into
 
     def payloads(self, records: RecordHeads, which: Ints | None = None) -> list[bytes | None]:
-        """Return the payload of each record of `which` (default.
-
-        All); None where it is bad and reported.
-        """
+        """Return the payload of each record of `which` (None: all); None if bad and reported."""
         part = records if which is None else records.select(which)
         order = np.lexsort((part.offsets, part.fids))
         in_order = bool((order[1:] > order[:-1]).all())

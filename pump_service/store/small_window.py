@@ -117,11 +117,11 @@ class SmallWindows:
         prewrites: dict[int, bytes] = {}
         commits: list[tuple[int, int]] = []
         for ts, payload in records:
-            verdict = _OUTCOME.match(payload)
-            if verdict is None:
+            outcome = _OUTCOME.match(payload)
+            if outcome is None:
                 prewrites[ts] = _checked_prewrite(ts, payload)
                 continue
-            kind, start, commit = verdict.groups()
+            kind, start, commit = outcome.groups()
             start_ts = _nine_byte_varint(start)
             if _nine_byte_varint(commit) != ts:
                 raise _NotSmall

@@ -151,15 +151,15 @@ class Job:
 
         return self.files.history.change(ordered)
 
-    def run(self, runner: Runner, *, patience_s: float | None = None) -> JobRun:
+    def run(self, runner: Runner, *, timeout_s: float | None = None) -> JobRun:
         """Run the job, or with others of the same group run it together: a context.
 
-        Waits up to `patience_s`, which is DEAD_AFTER_S if None, for a sign of life of the process
+        Waits up to `timeout_s`, which is DEAD_AFTER_S if None, for a sign of life of the process
         that ran it last. Raises JobRunsError if there is one, JobError if the job is over.
         """
         entry = self.entry()
         if entry.state in ACTIVE_STATES and not _same_group(entry, runner):
-            self._require_no_runner(entry, DEAD_AFTER_S if patience_s is None else patience_s)
+            self._require_no_runner(entry, DEAD_AFTER_S if timeout_s is None else timeout_s)
 
         def taken(newest: StateEntry) -> StateEntry:
             if newest.state in FINAL_STATES:
@@ -184,9 +184,9 @@ class Job:
             raise LeaseLostError(f"the job {self.id} is {entry.state}{reason}")
         return JobRun(self.files, entry, runner)
 
-    def _require_no_runner(self, entry: StateEntry, patience_s: float) -> None:
-        """Return once the run's processes have ended, or none sent a heartbeat for `patience_s`."""
-        deadline = time.monotonic() + patience_s
+    def _require_no_runner(self, entry: StateEntry, timeout_s: float) -> None:
+        """Return once the run's processes have ended, or none sent a heartbeat for `timeout_s`."""
+        deadline = time.monotonic() + timeout_s
         heard = self._heartbeats(entry.run)
         while not _certainly_ended(entry, self.files.members(entry.run)):
             if self._heartbeats(entry.run) != heard:

@@ -118,7 +118,7 @@ class ObjectStorage:
         self.lists_may_lag = lists_may_lag
         self.store = store
         self.timeout_s = timeout_s
-        self._patience = CallTimeout(url, timeout_s)
+        self._call_timeout = CallTimeout(url, timeout_s)
         self._is_condition_proved = False
         self._knows_versions = True
 
@@ -286,7 +286,7 @@ class ObjectStorage:
     ) -> Result:
         """Return the function's result within the time limit, with its errors as OSError."""
         try:
-            return self._patience.call(what, function, *args, **options)
+            return self._call_timeout.call(what, function, *args, **options)
         except (BaseError, FileNotFoundError, NotImplementedError) as error:
             raise translate_error(self.url, what, error) from None
 

@@ -100,7 +100,7 @@ def leave_flight(story: Story, config: Path, at: int, through: int) -> None:
     session = MySQLSession(load_settings(config).downstream)
     session.connect()
     CheckpointTable(session, story.cluster_id).save(
-        Checkpoint(at, 3, False, flight=InFlight(through), owner=owner.pipeline)
+        Checkpoint(at, 3, False, in_flight=InFlight(through), owner=owner.pipeline)
     )
     session.commit()
     session.close()

@@ -110,7 +110,7 @@ BATCHES = st.builds(
     st.dictionaries(TS, st.lists(NAMES, max_size=2).map(tuple), max_size=2),
     st.dictionaries(TS, st.lists(PARTS, max_size=2).map(tuple), max_size=2),
     st.lists(st.builds(RecountRange, IDS, TS, PARTS), max_size=2).map(tuple),
-    mended=st.frozensets(IDS, max_size=2),
+    tables_under_repair=st.frozensets(IDS, max_size=2),
     rows=st.none() | IDS,
 )
 

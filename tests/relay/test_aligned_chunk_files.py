@@ -152,8 +152,8 @@ def test_tables_are_mended_from_when_it_is_said_until_it_is_taken_back(relay: Re
     relay.aligned_chunks.begin_repair(TableRepair("b1", "b1", (107, 109)))
     relay.aligned_chunks.begin_repair(TableRepair("b2.1", "b2", (109, 111)))
     assert other.aligned_chunks.agenda(C).tables_under_repair == {107, 109, 111}
-    relay.aligned_chunks.mended("b1")
-    relay.aligned_chunks.mended("b1")
+    relay.aligned_chunks.end_repair("b1")
+    relay.aligned_chunks.end_repair("b1")
     assert other.aligned_chunks.agenda(C).tables_under_repair == {109, 111}
     assert [repair.name for repair in other.aligned_chunks.repairs()] == ["b2.1"]
     relay.aligned_chunks.begin_repair(TableRepair("b1", "b1", (113,)))

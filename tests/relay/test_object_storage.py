@@ -36,7 +36,7 @@ def log(s3_server):
 def _impatient(log):
     """The log as a process sees it that waits half a second for a call."""
     impatient = _another(log)
-    impatient._storage._patience._seconds = 0.5
+    impatient._storage._call_timeout._seconds = 0.5
     return impatient
 
 

@@ -61,7 +61,7 @@ def test_of_replacements_one_that_arrives_late_undoes_nothing(
     held = Fault("held", "PUT", "/owner", times=1)
     s3_server.inject(held)
     late = open_object_storage(parse_url(storage.url), storage.url)
-    late._patience._seconds = 0.3
+    late._call_timeout._seconds = 0.3
     with pytest.raises(TimeoutError):
         late.replace("owner", b"the one that was given up")
     storage.replace("owner", b"the new one")

@@ -103,12 +103,10 @@ def as_prewrite(payload: bytes, host: str = "", commit_ts: int = 0) -> bytes:
 
 
 def check_not_purged(reader: PumpReader, lo: int) -> None:
-    """Raise CommitsGoneError if the pump has given up commits after `lo` (TSO.
+    """Raise CommitsGoneError if the pump has purged commits after `lo` (TSO; 0: any will do).
 
-    0: whatever there is will do).
-
-    Its own word for that is the metric ``binlog_pump_storage_gc_ts``, in ms, on the same port.
-    PumpReadError if it can't be had: going on without it might leave out transactions.
+    The pump reports that by the metric ``binlog_pump_storage_gc_ts``, in ms, on the same port.
+    Raises PumpReadError if it can't be read: going on without it might leave out transactions.
     """
     if lo == 0:
         return

@@ -169,10 +169,10 @@ class PumpReader:
         max_bytes: int = 0,
         inline_bytes: int = 0,
     ) -> WindowBounds:
-        """Has the pump move its mark up to `fresh_ts` (TSO.
+        """Return how far a window that begins at `lo` (TSO, exclusive) may reach.
 
-        Waits at most `wait_ms`), then asks how far a window that begins at `lo` (TSO, exclusive)
-        may reach within the limits (0: no limit): not beyond `lo` while the mark is below that. A
+        The pump first moves its mark up to `fresh_ts` (TSO), which takes at most `wait_ms`. The
+        window is within the limits (0: no limit), and empty while the mark is below `lo`. A
         window of at most `inline_bytes` comes with the answer, unless the pump is an older one.
         """
         wanted = self._bounds_request(

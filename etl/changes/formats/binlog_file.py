@@ -69,9 +69,9 @@ class BinlogFileName:
 
 
 def new_name(index: int, now: float | None = None) -> str:
-    """Return the name of file number `index` begun at `now` (Unix seconds.
+    """Return the name of file number `index` begun at `now`.
 
-    The present by default), in UTC.
+    `now`: Unix seconds, the present by default; the name has it in UTC.
     """
     return f"binlog-{index:016}-{time.strftime('%Y%m%d%H%M%S', time.gmtime(now))}"
 

@@ -76,10 +76,10 @@ class LoadChunk:
 def format_load(
     table: Table, columns: Mapping[str, pa.Array], rows: int, chunk_bytes: int = CHUNK_BYTES
 ) -> Iterator[LoadChunk]:
-    """Yield the rows of `columns` (by column name, each `rows` long.
+    """Yield rows as LOAD DATA chunks of at most `chunk_bytes`, unless a single row is larger.
 
-    Types as `sluice.tidb.rows` decodes them) as LOAD DATA chunks of at most `chunk_bytes` unless a
-    single row is larger. Raises UnsupportedColumnError.
+    `columns`: values by column name, `rows` of them each, in the types that `sluice.tidb.rows`
+    decodes to. Raises UnsupportedColumnError.
     """
     for first in range(0, rows, _SLICE_ROWS):
         count = min(_SLICE_ROWS, rows - first)

@@ -39,7 +39,7 @@ class ChangeSetBuilder:
         timings: StageTimings,
     ) -> None:
         """`options`: with all that is excluded from this batch."""
-        safe, replayed = batch.safe, batch.flight is not None
+        safe, replayed = batch.safe, batch.in_flight is not None
         self._schemas = schemas
         # In safe mode, and for an in-flight batch that is written again, one session writes all,
         # whatever the sink has.
@@ -52,7 +52,7 @@ class ChangeSetBuilder:
         self._time_zone = options.time_zone
         self._message_format = options.message_format
         self._timings = timings
-        self._tables_under_repair = batch.mended
+        self._tables_under_repair = batch.tables_under_repair
         self._after_ts = batch.after_ts
         self._ignored = np.array(sorted(options.ignored_ts), np.int64)
         self._written = np.array(sorted(batch.written_of(options.ignored_ts)), np.int64)

@@ -176,7 +176,7 @@ class BatchPayload:
     windows: tuple[WindowPayload, ...] = ()
     safe: bool = False
     """Prepared for safe mode."""
-    flight: InFlightPayload | None = None
+    in_flight: InFlightPayload | None = None
     """An in-flight batch that was interrupted and is written again."""
     skipped: frozenset[int] = frozenset()
     """Transactions that operators skip, beside PrepareOptions.ignored_ts, named as there."""
@@ -190,7 +190,7 @@ class BatchPayload:
     """
     counted_before: tuple[RecountRange, ...] = ()
     """See `WindowPayload.recount_from`; for the first window."""
-    mended: frozenset[int] = frozenset()
+    tables_under_repair: frozenset[int] = frozenset()
     """Ids of tables of which rows may be missing downstream, until a job has brought them."""
     rows: int | None = None
     """The number of changes of the last window to prepare, from the first on; None: all."""
@@ -245,15 +245,17 @@ class BatchPayload:
 
     def written_of(self, ignored: Iterable[int]) -> frozenset[int]:
         """Return transactions that the in-flight batch may have written before being ignored."""
-        if self.flight is None:
+        if self.in_flight is None:
             return frozenset()
-        return frozenset(ts for ts in ignored if ts <= self.flight.until) - self.flight.left_out
+        return (
+            frozenset(ts for ts in ignored if ts <= self.in_flight.until) - self.in_flight.left_out
+        )
 
     def to_json(self) -> dict[str, Any]:
         return {
             "windows": [window.to_json() for window in self.windows],
             "safe": self.safe,
-            "flight": self.flight.to_json() if self.flight is not None else None,
+            "in_flight": self.in_flight.to_json() if self.in_flight is not None else None,
             "skipped": sorted(self.skipped),
             "replaced": {str(commit_ts): list(sql) for commit_ts, sql in self.replaced.items()},
             "behind": {
@@ -261,7 +263,7 @@ class BatchPayload:
                 for commit_ts, windows in self.behind.items()
             },
             "counted_before": [counted.to_json() for counted in self.counted_before],
-            "mended": sorted(self.mended),
+            "tables_under_repair": sorted(self.tables_under_repair),
             "rows": self.rows,
             "begun": self.begun.to_json() if self.begun is not None else None,
             "cut_tables": self.cut_tables,
@@ -290,8 +292,8 @@ class BatchPayload:
             tuple(WindowPayload.from_json(window) for window in document["windows"]),
             document["safe"],
             (
-                InFlightPayload.from_json(document["flight"])
-                if document["flight"] is not None
+                InFlightPayload.from_json(document["in_flight"])
+                if document["in_flight"] is not None
                 else None
             ),
             frozenset(document["skipped"]),
@@ -301,7 +303,7 @@ class BatchPayload:
                 for commit_ts, windows in document["behind"].items()
             },
             tuple(RecountRange.from_json(counted) for counted in document["counted_before"]),
-            frozenset(document["mended"]),
+            frozenset(document["tables_under_repair"]),
             document["rows"],
             SharedPayload.from_json(document["begun"]) if document["begun"] is not None else None,
             document["cut_tables"],

@@ -462,7 +462,7 @@ class BackfillJob:
         name = self._repair_name(self._plan.tables[place])
         for repair in self._aligned_chunks.repairs():
             if repair.name == name or repair.name.startswith(f"{name}."):
-                self._aligned_chunks.mended(repair.name)
+                self._aligned_chunks.end_repair(repair.name)
 
     def _waiting(self, seconds: float) -> None:
         self._run.check()
@@ -493,5 +493,5 @@ def end_repair(aligned_chunks: AlignedChunks, job: str) -> Iterator[str]:
     """
     for repair in aligned_chunks.repairs():
         if repair.job == job:
-            aligned_chunks.mended(repair.name)
+            aligned_chunks.end_repair(repair.name)
             yield repair.name

@@ -123,7 +123,7 @@ class AlignedChunkScheduler:
         self._aligned_chunks.begin_repair(repair)
         run.look()
         if run.is_over:
-            self._aligned_chunks.mended(repair.name)
+            self._aligned_chunks.end_repair(repair.name)
         run.check()
 
     def orphaned(self) -> list[AlignedChunk]:

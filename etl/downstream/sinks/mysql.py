@@ -122,14 +122,14 @@ class MySQLSink:
 
     def recover(self) -> Checkpoint | None:
         found = self._row.take(_LOCK_TIMEOUT_S)
-        if found is not None and found.flight is not None:
-            self._check_rules(found, found.flight)
+        if found is not None and found.in_flight is not None:
+            self._check_rules(found, found.in_flight)
         if found is not None and found.needs_safe_mode and not found.safe_until:
             self._row.begin()
             self._row.save(replace(found, safe_until=self._fresh_ts()))
         return self._row.value
 
-    def _check_rules(self, found: Checkpoint, flight: InFlight) -> None:
+    def _check_rules(self, found: Checkpoint, in_flight: InFlight) -> None:
         """Check that changes which are in part downstream are written again under the same rules.
 
         Raises ApplyError.
@@ -138,17 +138,17 @@ class MySQLSink:
             "changes between commit_ts %s and %s may be on %s already: writing them again,"
             " replacing what is there",
             found.commit_ts,
-            flight.until,
+            in_flight.until,
             self.address,
         )
-        if flight.rules not in ("", self._origin.rules if self._origin else ""):
+        if in_flight.rules not in ("", self._origin.rules if self._origin else ""):
             raise ApplyError(
-                f"changes between commit_ts {found.commit_ts} and {flight.until} are on"
+                f"changes between commit_ts {found.commit_ts} and {in_flight.until} are on"
                 f" {self.address} in part, written under another [filter] or other [[route]]"
                 " rules.",
                 hint=(
-                    f"go on with the former rules until the checkpoint is past {flight.until}"
-                    f" (`sluice run-until {flight.until}`), then change them"
+                    f"go on with the former rules until the checkpoint is past {in_flight.until}"
+                    f" (`sluice run-until {in_flight.until}`), then change them"
                 ),
             )
 
@@ -179,14 +179,14 @@ class MySQLSink:
         refused is downstream, and the next attempt checks it as this one did.
         """
         before = self._row.value
-        if before is None or before.flight is None:
+        if before is None or before.in_flight is None:
             return
         refused = Blocked(secrets.token_hex(4), refusal[:_MAX_BLOCKED_CHARS], tuple(decided))
         # then the next attempt finds out by itself
         with contextlib.suppress(DownstreamError, CheckpointMovedError):
             if self._row.in_transaction:
                 self._row.roll_back()
-            self._row.change(replace(before, flight=replace(before.flight, refused=refused)))
+            self._row.change(replace(before, in_flight=replace(before.in_flight, refused=refused)))
 
     def why_not(self, aligned_chunk: AlignedChunk) -> str:
         at = self._row.reached()
@@ -335,7 +335,7 @@ class MySQLSink:
     ) -> None:
         started = time.perf_counter()
         confirm = functools.partial(
-            self._confirm, step, begun=self._row.reached().flight is not None
+            self._confirm, step, begun=self._row.reached().in_flight is not None
         )
         if attempt is None:
             self._row.save(self._checkpoint_after(step), confirm)

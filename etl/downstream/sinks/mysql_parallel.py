@@ -289,14 +289,14 @@ class ParallelMySQLSink(MySQLSink):
         """Write the in-flight batch to the checkpoint row, before anything of it is written."""
         detail = step.detail_of(InFlightDetail)
         before = self._row.value or Checkpoint(detail.after_ts)
-        if before.flight is not None:
+        if before.in_flight is not None:
             raise ValueError(
-                f"changes through {before.flight.until} are in flight: what follows can't begin"
+                f"changes through {before.in_flight.until} are in flight: what follows can't begin"
                 " before they are written"
             )
-        flight = InFlight(step.commit_ts, detail.left_out, self._rules)
+        in_flight = InFlight(step.commit_ts, detail.left_out, self._rules)
         self._row.change(
-            replace(before, consistent=False, flight=flight), lambda: self._confirm(step)
+            replace(before, consistent=False, in_flight=in_flight), lambda: self._confirm(step)
         )
 
     def _flush(self, written: SinkResult) -> None:

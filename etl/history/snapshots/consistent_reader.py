@@ -270,8 +270,8 @@ def _await_consistent(opener: MySQLSession, table: CheckpointTable, deadline: fl
 
 def _inconsistency_reason(found: Checkpoint) -> str | None:
     """Return why the downstream may hold more than the checkpoint covers."""
-    if found.flight is not None:
-        return f"changes through {found.flight.until} are in flight"
+    if found.in_flight is not None:
+        return f"changes through {found.in_flight.until} are in flight"
     if found.pending is not None:
         return f"the DDL committed at {found.pending.commit_ts} is being executed"
     if found.shared is not None:

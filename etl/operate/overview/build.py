@@ -216,8 +216,8 @@ def _archive_part(seen: _Inputs, settings: Settings) -> ArchivePart:
 def _downstream_part(seen: _Inputs, settings: Settings, name: str) -> DownstreamPart:
     checkpoint, at_ts = seen.checkpoint, seen.applied_ts()
     refused = (
-        checkpoint.flight.refused
-        if checkpoint is not None and checkpoint.flight is not None
+        checkpoint.in_flight.refused
+        if checkpoint is not None and checkpoint.in_flight is not None
         else None
     )
     lag_ms = seen.behind_ms(at_ts)

@@ -104,7 +104,7 @@ class RowRepair:
 
     def release(self) -> None:
         """End the repair: changes to the tables are checked again."""
-        self._relay.aligned_chunks.mended(self._job)
+        self._relay.aligned_chunks.end_repair(self._job)
 
     def _progress(self, table: Table) -> TableProgress:
         rows = self._changed_keys.rows(table.id)

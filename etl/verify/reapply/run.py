@@ -82,7 +82,7 @@ def cancel_reapply(settings: Settings, job: Job, runner: Runner) -> str:
         message = f"what was written to {to} stays there"
         for repair in relay.aligned_chunks.repairs():
             if repair.job == job.id:
-                relay.aligned_chunks.mended(repair.name)
+                relay.aligned_chunks.end_repair(repair.name)
         run.end(CANCELLED, message=message)
         consumers.forget(consumer_of(job.id))
     first = relay.first()

@@ -293,7 +293,7 @@ def test_changes_to_rows_known_as_missing_stop_nothing_and_their_chunk_completes
         make_ready(scene.relay, scene.told, Cut(name), scene.stamps[34] + number)
     scene.apply()
     assert scene.right()
-    scene.relay.aligned_chunks.mended("job")
+    scene.relay.aligned_chunks.end_repair("job")
 
 
 def declines(scene: Scene, ready: ChunkReady, said: str, *, is_passing: bool) -> None:

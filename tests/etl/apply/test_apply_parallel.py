@@ -101,8 +101,8 @@ def test_a_flight_that_was_broken_off_is_finished_by_either_mode(
     left = CheckpointTable(session, 7).load()
     session.close()
     assert left is not None
-    assert left.flight is not None
-    assert (left.commit_ts, left.consistent, left.flight.until) == (
+    assert left.in_flight is not None
+    assert (left.commit_ts, left.consistent, left.in_flight.until) == (
         relay.first().lo,
         False,
         relay.first().hi,
@@ -129,8 +129,8 @@ def test_who_was_taken_over_commits_nothing_any_more(
     fresh(mariadb).close()
     older = parallel_sink(settings_for(mariadb, url))
     older.recover()
-    flight, *rest, _ = steps(url, relay)
-    older.run([flight])
+    in_flight, *rest, _ = steps(url, relay)
+    older.run([in_flight])
     newer = parallel_sink(settings_for(mariadb, url))
     newer.recover()
     with pytest.raises(DownstreamError if ends_sessions else CheckpointMovedError):
@@ -143,7 +143,7 @@ def test_who_was_taken_over_commits_nothing_any_more(
     left = newer.recover()
     assert left is not None
     batch = replace(
-        BatchPayload.from_windows([relay.first()]), flight=InFlightPayload(left.flight.until)
+        BatchPayload.from_windows([relay.first()]), in_flight=InFlightPayload(left.in_flight.until)
     )
     again = prepare_steps(url, batch, PrepareOptions("groups", 3))
     newer.run(again)

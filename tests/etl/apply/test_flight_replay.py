@@ -179,7 +179,7 @@ def test_a_flight_of_which_less_is_landed_now_is_written_again_when_all_of_it_is
     run_apply(chosen, until_ts=middle, run_seconds=1, prepare=prepare)
     found = checkpoint_of(story)
     assert (found.commit_ts, found.consistent) == (after, False)
-    assert found.flight is not None and found.flight.until == until
+    assert found.in_flight is not None and found.in_flight.until == until
     for path in hidden.values():
         path.with_name("." + path.name).rename(path)
     story.insert(ITEM, item(70))
@@ -310,7 +310,7 @@ def test_what_cannot_even_be_decoded_begins_no_flight_and_can_be_skipped(story: 
     story.insert(ITEM, item(51))
     with pytest.raises(ApplyError, match=f"commit_ts {at}"):
         go_on(story, "parallel")
-    assert checkpoint_of(story).flight is None
+    assert checkpoint_of(story).in_flight is None
     story._relay.overrides.add(Override(at, SKIP))
     go_on(story, "parallel")
     assert story.rows("item") == sorted([(i, f"n{i}", 0) for i in [*range(10), 50, 51]], key=repr)

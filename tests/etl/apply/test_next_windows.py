@@ -29,10 +29,10 @@ def test_windows_of_days_without_traffic_are_applied_some_at_a_time_and_a_flight
         window = WindowRecord(lo, lo + 1, 7, "token", 0, 0, 0, 0)
         (tmp_path / window.path).write_bytes(window.to_json())
 
-    def batches(flight: InFlight | None) -> list[tuple[int, int]]:
+    def batches(in_flight: InFlight | None) -> list[tuple[int, int]]:
         found, position = [], 0
         with contextlib.closing(
-            WindowSelector(relay, AdaptiveLimits(Apply()), flight, None, threading.Event())
+            WindowSelector(relay, AdaptiveLimits(Apply()), in_flight, None, threading.Event())
         ) as following:
             while position < count:
                 windows, position = following.next_batch(position)
@@ -67,10 +67,10 @@ def test_a_transaction_has_a_thousand_tables_at_most_unless_one_window_has_more(
         )
     limits = AdaptiveLimits(Apply(mode=mode))
 
-    def batches(flight: InFlight | None) -> list[tuple[int, int]]:
+    def batches(in_flight: InFlight | None) -> list[tuple[int, int]]:
         found, position = [], 0
         with contextlib.closing(
-            WindowSelector(relay, limits, flight, None, threading.Event())
+            WindowSelector(relay, limits, in_flight, None, threading.Event())
         ) as following:
             while position < 70:
                 windows, position = following.next_batch(position)

@@ -65,7 +65,7 @@ def refused(story: Story, mode: str) -> str:
 def kept(story: Story) -> Blocked | None:
     found = read_checkpoint(settings_of(story, "atomic").target, 7)
     assert found is not None
-    return found.flight.refused if found.flight else None
+    return found.in_flight.refused if found.in_flight else None
 
 
 def accepted(text: str) -> str:

@@ -26,7 +26,7 @@ class Member:
         self.work = work
         self.released = threading.Event()
 
-    def is_ready(self, stands_s: float) -> bool:
+    def is_ready(self, max_age_s: float) -> bool:
         return self.comes is not None and self.comes.wait(60)
 
     def call(self, tasks: pa.Table, timeout_s: float) -> list[pa.RecordBatch]:
@@ -125,7 +125,7 @@ def test_one_failed_row_fails_its_call_alone() -> None:
 class Lost(Member):
     """A member whose server has gone."""
 
-    def is_ready(self, stands_s: float) -> bool:
+    def is_ready(self, max_age_s: float) -> bool:
         raise SparkUnavailableError("nobody takes connections")
 
 
@@ -139,7 +139,7 @@ def test_rows_whose_server_is_away_are_told_so_and_arent_tried_as_a_job() -> Non
 class Broken(Member):
     """A member that meets an error which isn't Spark's, each time."""
 
-    def is_ready(self, stands_s: float) -> bool:
+    def is_ready(self, max_age_s: float) -> bool:
         raise OSError(24, "Too many open files")
 
 

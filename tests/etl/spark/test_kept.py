@@ -101,7 +101,7 @@ def test_who_may_not_connect_any_longer_is_told(away: Away) -> None:
 
 
 def test_nothing_asks_for_a_session_once_the_function_is_closed(away: Away) -> None:
-    asking = away.closed._asking
+    asking = away.closed._reconnector
     assert asking is not None and not asking.is_over
     away.closed.close()
     deadline = time.monotonic() + 60
@@ -198,7 +198,7 @@ def test_a_new_claim_isnt_refused_for_the_one_before(
     first, second = Claim(), Claim()
     with pytest.raises(SparkUnavailableError):
         unreached.connect(0, first.check)
-    asking = unreached._asking
+    asking = unreached._reconnector
     assert asking is not None
     first.is_lost = True
     deadline = time.monotonic() + 60

@@ -193,7 +193,7 @@ def test_a_table_that_a_job_is_bringing_rows_of_is_left_alone(running: Pipeline)
         watcher.hurry()
         watcher.until(lambda now: watcher.work.is_idle(), running)
         assert not watcher.work.suspects()
-        relay.aligned_chunks.mended("job.1")
+        relay.aligned_chunks.end_repair("job.1")
         watcher.hurry()
         found = watcher.until(lambda now: now.open_rows, running)
         assert [one.key["id"] for one in found.differences] == [400]

@@ -236,7 +236,7 @@ def test_one_process_runs_a_job_and_a_second_one_is_told_which(jobs: Jobs) -> No
         with pytest.raises(
             JobRunsError, match=rf"is run by the first \(process {os.getpid()} on .*\), since"
         ):
-            jobs.get(job.id).run(Runner("the second"), patience_s=60)
+            jobs.get(job.id).run(Runner("the second"), timeout_s=60)
         run.end(DONE, result={"rows": 3})
     status = job.status()
     assert (status.state, status.entry.result) == (DONE, {"rows": 3})
@@ -261,7 +261,7 @@ def test_a_process_that_was_taken_for_dead_learns_of_it_and_says_nothing_more(
     monkeypatch.setattr("sluice.relay.jobs.lease.HEARTBEAT_INTERVAL_S", 3600)  # it stands still
     with job.run(Runner("the first")) as first:
         first.set_totals({"d.a": TableProgress(bytes_in_all=10)})
-        second = jobs.get(job.id).run(Runner("the second"), patience_s=0)
+        second = jobs.get(job.id).run(Runner("the second"), timeout_s=0)
         first.did("d.a", JobCounts(1, 1, 1))
         first.check()  # it has not looked yet
         with pytest.raises(LeaseLostError, match="run by the second"):
@@ -283,7 +283,7 @@ def test_whatever_a_process_that_woke_late_stumbles_over_it_says_who_has_taken_t
         pytest.raises(LeaseLostError, match=r"taken over by the second .*, and is done") as told,
         job.run(Runner("the first")),
     ):
-        with jobs.get(job.id).run(Runner("the second"), patience_s=0) as second:
+        with jobs.get(job.id).run(Runner("the second"), timeout_s=0) as second:
             second.end(DONE)
         raise FileNotFoundError("done/7.json")
     assert (
@@ -321,7 +321,7 @@ def test_an_order_to_cancel_a_job_that_nobody_runs_is_heard_by_who_runs_it_next(
     assert job.order(CANCEL, "ann").state == job.status().state == CANCELLING
     with pytest.raises(JobError, match="is being cancelled"):
         job.order(RESUME, "ann")
-    with job.run(Runner("another"), patience_s=3600) as run:
+    with job.run(Runner("another"), timeout_s=3600) as run:
         assert run.order == CANCEL
         run.end(CANCELLED)
 
@@ -366,7 +366,7 @@ def test_a_job_whose_process_was_killed_is_interrupted_and_the_next_process_goes
     )
     with pytest.raises(JobOverlapError, match="which is interrupted"):
         a_job(jobs)
-    with job.run(Runner("the next"), patience_s=3600) as run:
+    with job.run(Runner("the next"), timeout_s=3600) as run:
         assert run.number == 2
         assert job.status().state == RUNNING
 
@@ -534,7 +534,7 @@ def test_of_two_who_take_a_job_at_once_one_is_refused(jobs: Jobs) -> None:
     def take(number: int) -> None:
         start.wait()
         try:
-            got.append(jobs.get(job.id).run(Runner(f"process {number}"), patience_s=0).number)
+            got.append(jobs.get(job.id).run(Runner(f"process {number}"), timeout_s=0).number)
         except JobRunsError as error:
             got.append(error)
 

@@ -48,9 +48,9 @@ def test_who_wakes_when_its_job_is_over_leaves_the_checks_of_its_tables_as_they_
     relay: RelayLog, job: Job, state: str
 ) -> None:
     with job.run(Runner("first")) as first:
-        with job.run(Runner("second"), patience_s=0) as second:
+        with job.run(Runner("second"), timeout_s=0) as second:
             repair(relay, job, second)
-            relay.aligned_chunks.mended(job.id)
+            relay.aligned_chunks.end_repair(job.id)
             second.end(state)
         with pytest.raises(LeaseLostError):
             repair(relay, job, first)
@@ -60,7 +60,7 @@ def test_who_wakes_when_its_job_is_over_leaves_the_checks_of_its_tables_as_they_
 def test_who_wakes_while_another_goes_on_with_its_job_leaves_that_one_s_word(
     relay: RelayLog, job: Job
 ) -> None:
-    with job.run(Runner("first")) as first, job.run(Runner("second"), patience_s=0) as second:
+    with job.run(Runner("first")) as first, job.run(Runner("second"), timeout_s=0) as second:
         repair(relay, job, second)
         with pytest.raises(LeaseLostError):
             repair(relay, job, first)

@@ -113,7 +113,7 @@ def test_a_range_of_keys_and_its_neighbours_hold_every_row_once(
 @pytest.mark.parametrize(
     ("checkpoint", "why"),
     [
-        (Checkpoint(500, 3, consistent=False, flight=InFlight(510)), "in flight"),
+        (Checkpoint(500, 3, consistent=False, in_flight=InFlight(510)), "in flight"),
         (Checkpoint(500, 3, pending=PendingDdl(1, 505, "x")), "DDL committed at 505"),
         (Checkpoint(500, 3, consistent=False), "safe mode"),
     ],
