@@ -4,4 +4,5 @@ import sys
 
 from sluice.pump_service import main
 
-sys.exit(main())
+if __name__ == "__main__":  # processes of shares import this module
+    sys.exit(main())

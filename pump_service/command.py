@@ -6,18 +6,28 @@ import contextlib
 import ctypes
 import faulthandler
 import logging
+import multiprocessing
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from importlib import metadata
+from multiprocessing.connection import Connection
 from types import FrameType
+from typing import TYPE_CHECKING
 
 import psutil
 
 from sluice.pump_service.config import USAGE, Config, ConfigError, load
-from sluice.pump_service.listener import raise_nofile_limit
+from sluice.pump_service.listener import client_tls, raise_nofile_limit
+from sluice.pump_service.share_holder import ShareHolder
+from sluice.tidb.etcd import EtcdClient, Registry
+from sluice.tidb.pd import PDClient
+
+if TYPE_CHECKING:
+    from sluice.pump_service.server import PumpServer
 
 _M_ARENA_MAX = -8  # malloc.h
 _TRIM_THRESHOLD_BYTES = 150 << 20  # resident set size
@@ -93,6 +103,10 @@ _LEVELS = {
     "error": logging.ERROR,
     "fatal": logging.CRITICAL,
 }
+_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+_OFFLINE_CODE = 10
+"""Exit code of a share's pump that is offline."""
+_TIMEOUT_S = 3.0
 # The event loop and the store's writer alternate; Python's default of 5 ms would delay both.
 _THREAD_SWITCH_INTERVAL_S = 0.0005
 
@@ -118,27 +132,97 @@ def main(argv: Sequence[str] | None = None) -> int:
     _log.info("%s starts with %s", _version(), config)
     for warning in config.warnings:
         _log.warning("%s", warning)
-    return _run(config)
+    is_holder = config.capture.enabled and config.capture.shares
+    return hold_shares(config) if is_holder else _run(config)
 
 
 def _version() -> str:
     return f"sluice pump {metadata.version('sluice')}, Python {sys.version.split()[0]}"
 
 
-def _run(config: Config) -> int:
+def hold_shares(config: Config, etcd_urls: str | None = None) -> int:
+    """Run pumps of shares until a signal comes."""
+    stop = threading.Event()
+    for number in _SIGNALS:
+        signal.signal(number, lambda *_: stop.set())
+    tls = client_tls(config.security)
+    with (
+        PDClient(config.pd_urls, tls=tls, timeout_s=_TIMEOUT_S) as pd,
+        EtcdClient(etcd_urls or config.pd_urls, tls=tls, timeout_s=_TIMEOUT_S) as etcd,
+    ):
+        ShareHolder(
+            config,
+            etcd,
+            Registry(etcd),
+            lambda own: _ShareProcess(own, etcd_urls),
+            pd.get_gc_safe_point,
+        ).run(stop)
+    return 0
+
+
+class _ShareProcess:
+    """The process of a share's pump. It pauses when this process ends, however that happens."""
+
+    def __init__(self, config: Config, etcd_urls: str | None) -> None:
+        self.node_id = config.node_id
+        context = multiprocessing.get_context("spawn")
+        self._orders, orders = context.Pipe()
+        self._process = context.Process(
+            target=_run_share, args=(config, etcd_urls, orders), daemon=True
+        )
+        self._process.start()
+        orders.close()
+
+    def is_alive(self) -> bool:
+        return self._process.is_alive()
+
+    def is_offline(self) -> bool:
+        return self._process.exitcode == _OFFLINE_CODE
+
+    def pause(self) -> None:
+        self._order("pause")
+
+    def close(self) -> None:
+        self._order("close")
+
+    def join(self, timeout_s: float) -> None:
+        self._process.join(timeout_s)
+        self._process.kill()
+
+    def _order(self, action: str) -> None:
+        with contextlib.suppress(OSError):  # it has ended
+            self._orders.send(action)
+
+
+def _run_share(config: Config, etcd_urls: str | None, orders: Connection) -> None:
+    _set_up_log(config)
+    sys.exit(_run(config, etcd_urls, orders))
+
+
+def _obey(pump: PumpServer, orders: Connection) -> None:
+    """Carry out what the process that holds the share orders, and pause when that has ended."""
+    while True:
+        try:
+            pump.leave(orders.recv())
+        except EOFError:
+            pump.leave("pause")
+            return
+
+
+def _run(config: Config, etcd_urls: str | None = None, orders: Connection | None = None) -> int:
     from sluice.pump_service.server import PumpServer, StartError
 
     sys.setswitchinterval(_THREAD_SWITCH_INTERVAL_S)
     limit_arenas()
     faulthandler.enable()  # a crash of the interpreter itself leaves all threads' stacks on stderr
     _log.info("open files: at most %d", raise_nofile_limit())
-    pump = PumpServer(config)
+    pump = PumpServer(config, etcd_urls)
     signals: list[int] = []
 
     def on_signal(number: int, _frame: FrameType | None) -> None:
         signals.append(number)
 
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
+    for number in _SIGNALS:
         signal.signal(number, on_signal)
     try:
         pump.start()
@@ -146,6 +230,8 @@ def _run(config: Config) -> int:
         print(f"pump: {error}", file=sys.stderr)
         _log.error("the pump could not start: %s", error)
         return 2
+    if orders is not None:
+        threading.Thread(target=_obey, args=(pump, orders), daemon=True).start()
     handled = 0
     trimmer = MallocTrimmer()
     while not pump.wait(0.2):  # signal handlers only record: a lock taken in one could deadlock
@@ -158,7 +244,7 @@ def _run(config: Config) -> int:
             if pump.state == "closing":
                 pump.hurry()
             handled = len(signals)
-    return 0
+    return _OFFLINE_CODE if orders is not None and pump.state == "offline" else 0
 
 
 def _set_up_log(config: Config) -> None:

@@ -108,7 +108,7 @@ PUMP_SERVICE = {
     "capture": {"store"},
     "calls": {"cluster", "grpc_fastpath", "kernel", "metrics", "store"},
     "cluster": {"kernel", "store"},
-    "command": {"config", "listener", "server"},
+    "command": {"config", "listener", "server", "share_holder"},
     "config": {"store"},
     "grpc_fastpath": {"cluster", "config", "ingest", "kernel", "store"},
     "histogram": set(),
@@ -131,6 +131,7 @@ PUMP_SERVICE = {
         "metrics",
         "store",
     },
+    "share_holder": {"config"},
     "store": {"histogram", "kernel"},
 }
 """The same of `pump_service`; all may import tidb."""

@@ -41,7 +41,8 @@ import sys
 
 from sluice.pump_service import main
 
-sys.exit(main())
+if __name__ == "__main__":  # processes of shares import this file
+    sys.exit(main())
 """
 _MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
 

@@ -101,6 +101,15 @@ def _completed(config: Config) -> Config:
             "gc-safepoint-ttl: with [capture] it can't be 0, or TiKV drops changes before they are"
             " read"
         )
+    if config.capture.shares and not all(split_addr(each)[1] for each in (addr, advertise)):
+        raise ConfigError(
+            "addr: with capture.shares it needs a port: each share's pump has one from there on"
+        )
+    if config.capture.shares and not config.capture.share.is_whole:
+        raise ConfigError(
+            "capture.share and capture.shares contradict each other: a pump has the one share that"
+            " share names, or takes those that are free of so many as shares says"
+        )
     if not config.pd_urls.strip():
         raise ConfigError("pd-urls: no address given")
     return replace(config, addr=addr, advertise_addr=advertise)

@@ -78,6 +78,8 @@ class CaptureOptions:
     """Bytes of changes in memory, open and committed; beyond, they are in temporary files."""
     share: Share = field(default_factory=Share)
     """Share of the tables that is captured."""
+    shares: int = 0
+    """Count of the shares that this pump and others of its kind hold among them; 0: it has one."""
 
 
 @dataclass(frozen=True, slots=True)

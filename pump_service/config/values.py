@@ -116,6 +116,8 @@ def capture_of(table: dict[str, Any], where: str) -> CaptureOptions:
                 given["memory"] = max(parse_size(item), 16 << 20)
             elif key == "share":
                 given["share"] = Share.parse(item)
+            elif key == "shares":
+                given["shares"] = Share(item, item).count
             elif key in ("enabled", "start-ts"):
                 raise ConfigError(
                     f"{at}: {item!r} is no {'timestamp' if key == 'start-ts' else 'true or false'}"

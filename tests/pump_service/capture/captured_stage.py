@@ -1,5 +1,9 @@
 """The stand-in's stores with a recorded history, and pump processes that capture beside them."""
 
+import contextlib
+import os
+import signal
+import socket
 import subprocess
 import sys
 import time
@@ -92,6 +96,51 @@ class CapturedPump:
             assert time.monotonic() < deadline, self.log.read_text()[-4000:]
             self.stage.advance(ts)
             time.sleep(0.02)
+
+
+class ShareHolder:
+    """A process that holds shares, with the processes of their pumps."""
+
+    def __init__(self, stage, name, shares):
+        self.stage, self.data, self.log = stage, stage.folder / name, stage.folder / f"{name}.log"
+        self.address, self.shares, self.process = f"127.0.0.1:{free_ports(shares)}", shares, None
+        stage.pumps.append(self)
+
+    def start(self):
+        world, etcd = self.stage.looped.world, f"http://127.0.0.1:{self.stage.etcd.port}"
+        words = [world.pd_url, etcd, self.data, self.address, self.shares]
+        script = SCRIPT.with_name("share_holder_process.py")
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, script, *map(str, words)],
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    def signal_all(self, number):
+        """Signal the process and all of its pumps."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, number)
+
+    def kill(self):
+        if self.process is not None:
+            self.signal_all(signal.SIGKILL)
+            self.process.wait()
+
+
+def free_ports(count):
+    """Return the first of so many ports in a row that nobody listens at."""
+    for _ in range(100):
+        first = free_port()
+        try:
+            for port in range(first, first + count):
+                with socket.create_server(("127.0.0.1", port)):
+                    pass
+        except (OSError, OverflowError):
+            continue
+        return first
+    raise AssertionError
 
 
 def expected(history, begin, end):

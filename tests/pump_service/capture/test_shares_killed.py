@@ -2,6 +2,7 @@
 transaction once.
 """
 
+import itertools
 import random
 import signal
 import time
@@ -18,7 +19,7 @@ from sluice.tidb import EtcdClient, NodeStatus, PumpReadError, Registry
 from sluice.tidb.codec.memcomparable import decode_int
 from sluice.tidb.window_schema import WINDOW_SCHEMA
 from tests import recorded_changes
-from tests.pump_service.capture.captured_stage import TIMEOUT_S, Stage, expected
+from tests.pump_service.capture.captured_stage import TIMEOUT_S, ShareHolder, Stage, expected
 from tests.pump_service.pumpkit import Etcd
 
 NAME = "08-scan-from-start"
@@ -60,6 +61,7 @@ class Lander:
         self.parts, self.transactions, self.hosts, self.windows = [], 0, set(), 0
         self._registry = registry
         self._planner = WindowPlanner(CLUSTER_ID, LIMITS, lambda: self.now + 1, registry.pumps)
+        self._register()
         work = LandRanges(self.relay.url, CLUSTER_ID)
         self._job = LandingJob(lambda tasks, *_, **__: list(work(iter(tasks.to_batches()))))
 
@@ -77,9 +79,12 @@ class Lander:
         self.parts += result.parts
         self.transactions += result.transactions
         self.lo = plan.hi
+        self._register()
+        return True
+
+    def _register(self):
         status = NodeStatus("reader", "here", "paused", max_commit_ts=self.lo)
         self._registry.update_drainer(status)
-        return True
 
     def wait_through(self, ts, stage):
         deadline = time.monotonic() + TIMEOUT_S
@@ -147,6 +152,19 @@ def test_of_shares_on_pumps_that_die_and_freeze_every_transaction_is_landed_once
     lander.wait_through(end, stage)
     if frozen:
         hit.process.send_signal(signal.SIGCONT)
+    check_landed(lander, history, begin, end)
+    assert len(lander.hosts) > SHARES
+    tables = {
+        decode_int(change.key, 1)[0]
+        for each in rest
+        for change in each.changes
+        if change.key[:1] == b"t"
+    }
+    assert len(tables) > SHARES
+
+
+def check_landed(lander, history, begin, end):
+    """Compare what was landed with a naive reader's transactions."""
     wanted = expected(history, begin, end)
     columns = zip(WINDOW_SCHEMA, zip(*wanted))
     batch = pa.record_batch(
@@ -160,11 +178,46 @@ def test_of_shares_on_pumps_that_die_and_freeze_every_transaction_is_landed_once
         name: sorted(rows) for name, rows in model.items()
     }
     assert lander.transactions == len(wanted)
-    assert len(lander.hosts) > SHARES
-    tables = {
-        decode_int(change.key, 1)[0]
-        for each in rest
-        for change in each.changes
-        if change.key[:1] == b"t"
-    }
-    assert len(tables) > SHARES
+
+
+def test_shares_of_holders_that_die_and_freeze_are_taken_over_and_nothing_is_missing(
+    stage, history, lander
+):
+    """The processes of a holder are killed, killed without its pumps, or frozen."""
+    begin = lander.lo
+    for each in history:
+        if each.commit_ts <= begin:
+            stage.apply(each, in_two_phases=False)
+    holders = [ShareHolder(stage, name, SHARES) for name in ("one", "two", "three")]
+    for holder in holders:
+        holder.start()
+    rest = [each for each in history if each.commit_ts > begin]
+    chance = random.Random(5)
+    accidents = set(chance.sample(range(len(rest)), ACCIDENTS))
+    hit, kinds = None, itertools.cycle(["group", "frozen", "alone"])
+    for number, each in enumerate(rest):
+        stage.apply(each, in_two_phases=bool(number % 3))
+        if number + 1 < len(rest) and rest[number + 1].commit_ts == each.commit_ts:
+            continue
+        lander.now = each.commit_ts
+        stage.advance(each.commit_ts)
+        if number % 7 == 0:
+            lander.land()
+        if number in accidents:
+            lander.wait_through(each.commit_ts, stage)
+            if hit is not None and hit.process.poll() is None:
+                hit.signal_all(signal.SIGCONT)
+            elif hit is not None:
+                hit.start()
+            hit, kind = chance.choice(holders), next(kinds)
+            if kind == "frozen":
+                hit.signal_all(signal.SIGSTOP)
+            elif kind == "group":
+                hit.kill()
+            else:
+                hit.process.kill()
+                hit.process.wait()
+    end = rest[-1].commit_ts
+    lander.wait_through(end, stage)
+    check_landed(lander, history, begin, end)
+    assert len({host.rsplit(":", 1)[1] for host in lander.hosts}) > SHARES

@@ -121,6 +121,10 @@ def test_an_unknown_key_is_an_error_that_names_it(tmp_path, text, key):
         ("[capture]\nenabled = 'yes'", "capture.enabled"),
         ("[capture]\nstart-ts = -1", "capture.start-ts"),
         ("[capture]\nshare = 2", "capture.share"),
+        ("[capture]\nshares = 0", "capture.shares"),
+        ("[capture]\nshares = '3'", "capture.shares"),
+        ("[capture]\nshare = '2/3'\nshares = 3", "capture.share and capture.shares contradict"),
+        ("addr = '127.0.0.1:0'\n[capture]\nshares = 3", "addr: with capture.shares"),
         ("[capture]\nshare = '4/3'", "capture.share"),
         ("[capture]\nmemory = 'much'", "capture.memory"),
         ("[capture]\nmemroy = 1", "unknown key memroy"),
@@ -408,6 +412,7 @@ def test_capture_is_switched_by_its_table_or_by_a_flag(tmp_path):
     assert (found.enabled, found.start_ts, found.memory) == (True, 470740408549507073, 1 << 30)
     assert found.share.is_whole
     assert str(_load(tmp_path, "[capture]\nshare = '2/3'").capture.share) == "2/3"
+    assert _load(tmp_path, "[capture]\nshares = 3").capture.shares == 3
     assert not _load(tmp_path, "[capture]\nenabled = false").capture.enabled
     off = _load(tmp_path, text, "-capture=false").capture
     assert (off.enabled, off.memory) == (False, 1 << 30)
