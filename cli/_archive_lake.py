@@ -28,7 +28,7 @@ def lake_files(
     from_ts, to_ts = (tso.parse_moment(text) if text else None for text in (since, until))
     archive = Archive.open(settings.archive_url)
     first = archive.first()
-    segments = archive.volumes(max(from_ts or 0, first.lo), to_ts) if first is not None else ()
+    segments = archive.segments(max(from_ts or 0, first.lo), to_ts) if first is not None else ()
     return [
         file for segment in segments for file in segment.lake if (file.schema, file.table) == wanted
     ]

@@ -65,7 +65,7 @@ class ReplicationDataset:
                     return f"after {before} the next window begins at {window.lo}", count
                 count, before = count + 1, window.hi
             archive = Archive.open(self.settings.archive_url)
-            segments = list(archive.volumes())
+            segments = list(archive.segments())
             for earlier, later in pairwise(segments):
                 if earlier.hi != later.lo:
                     return f"the archive has nothing between {earlier.hi} and {later.lo}", count
@@ -132,7 +132,7 @@ def changes_per_hour(settings: Settings) -> Mapping[str, Mapping[int, float]]:
     """
     counts: dict[int, dict[int, float]] = defaultdict(lambda: defaultdict(float))
     names: dict[int, str] = {}
-    for segment in Archive.open(settings.archive_url).volumes():
+    for segment in Archive.open(settings.archive_url).segments():
         names |= {file.table_id: full_name(file.schema, file.table) for file in segment.lake}
         low, high = (
             tso.physical_ms(segment.lo),

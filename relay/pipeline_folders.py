@@ -1,7 +1,7 @@
 """Folders for each of several pipelines that read one relay log.
 
     <url>/pipelines/<name>/…       a pipeline's downstream.json, stop.json, failures, control,
-                                   overrides, appointments
+                                   overrides, aligned chunks
 
 A pipeline without a name has them beside the windows, as there was only one once. One that got its
 name later keeps them there: the downstream that is recorded there identifies it.

@@ -148,7 +148,7 @@ class RestoreSources:
         """Yield the archive's windows that are needed."""
         until = min(self.until, self.archived)
         if self.since < until:
-            yield from self.archive.volumes(self.since, until)
+            yield from self.archive.segments(self.since, until)
 
     def share(self, segment: ArchiveSegment) -> float:
         """About how much of a segment lies between there and the moment."""

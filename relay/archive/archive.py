@@ -44,7 +44,7 @@ class Archive(Chain):
 
     # Writing
 
-    def append(self, volume: ArchiveSegment) -> None:
+    def append(self, segment: ArchiveSegment) -> None:
         """Append a segment, whose files are durable, to the chain.
 
         Raises ArchiveConflictError if the chain doesn't end where it begins, RelayError if it is of
@@ -52,41 +52,41 @@ class Archive(Chain):
         """
         last = self.last()
         if last is not None:
-            self._check_follows(last, volume)
+            self._check_follows(last, segment)
         begins = False
 
         def add(day: CatalogueDay) -> CatalogueDay:
             nonlocal begins
             begins = not day.volumes
             if begins:
-                return day.changed(follows=None if last is None else last.hi, volumes=(volume,))
-            self._check_follows(day.volumes[-1], volume)
-            return day.changed(volumes=(*day.volumes, volume))
+                return day.changed(follows=None if last is None else last.hi, volumes=(segment,))
+            self._check_follows(day.volumes[-1], segment)
+            return day.changed(volumes=(*day.volumes, segment))
 
-        self.catalogue.change(volume.day, add)
-        if begins and not self._is_in_place(volume, has_one_before=last is not None):
+        self.catalogue.change(segment.day, add)
+        if begins and not self._is_in_place(segment, has_one_before=last is not None):
             self.catalogue.change(
-                volume.day, lambda day: day.changed(volumes=_without_one(day.volumes, volume))
+                segment.day, lambda day: day.changed(volumes=_without_one(day.volumes, segment))
             )
             raise ArchiveConflictError(
-                f"{self.url}: the volume that begins at {volume.lo} came in between others: another"
-                " process has archived meanwhile"
+                f"{self.url}: the segment that begins at {segment.lo} came in between others:"
+                " another process has archived meanwhile"
             )
 
-    def _check_follows(self, last: ArchiveSegment, volume: ArchiveSegment) -> None:
-        if last.cluster_id != volume.cluster_id:
+    def _check_follows(self, last: ArchiveSegment, segment: ArchiveSegment) -> None:
+        if last.cluster_id != segment.cluster_id:
             raise RelayError(
-                f"{self.url}: the archive is of cluster {last.cluster_id}, and the volume that"
-                f" begins at {volume.lo} of {volume.cluster_id}",
+                f"{self.url}: the archive is of cluster {last.cluster_id}, and the segment that"
+                f" begins at {segment.lo} of {segment.cluster_id}",
                 hint="give each cluster an archive of its own: [archive] url",
             )
-        if last.hi != volume.lo:
+        if last.hi != segment.lo:
             raise ArchiveConflictError(
-                f"{self.url}: the archive ends at {last.hi}, the volume to be appended begins at"
-                f" {volume.lo}: another process has archived meanwhile"
+                f"{self.url}: the archive ends at {last.hi}, the segment to be appended begins at"
+                f" {segment.lo}: another process has archived meanwhile"
             )
 
-    def _is_in_place(self, volume: ArchiveSegment, *, has_one_before: bool) -> bool:
+    def _is_in_place(self, segment: ArchiveSegment, *, has_one_before: bool) -> bool:
         """Return whether a segment that is the first of its day fits between its neighbours.
 
         A process that begins a day has no document to compare with. Two may begin an archive at
@@ -94,12 +94,12 @@ class Archive(Chain):
         that it saw, were removed.
         """
         names = self.catalogue.days()
-        at = bisect.bisect_left(names, volume.day)
+        at = bisect.bisect_left(names, segment.day)
         before = self._first_with_volumes(reversed(names[:at]))
         after = self._first_with_volumes(names[at + 1 :])
-        follows = before.volumes[-1].hi == volume.lo if before is not None else not has_one_before
+        follows = before.volumes[-1].hi == segment.lo if before is not None else not has_one_before
         return follows and (
-            after is None or after.volumes[0].lo == self.catalogue.load(volume.day).volumes[-1].hi
+            after is None or after.volumes[0].lo == self.catalogue.load(segment.day).volumes[-1].hi
         )
 
     def _first_with_volumes(self, names: Iterable[str]) -> CatalogueDay | None:
@@ -121,15 +121,16 @@ class Archive(Chain):
         """
         if not old or (old[0].lo, old[-1].hi) != (new.lo, new.hi) or old[0].day != new.day:
             raise ValueError(
-                f"the volume ({new.lo}, {new.hi}] doesn't cover the range of those it is to replace"
+                f"the segment ({new.lo}, {new.hi}] doesn't cover the range of those that it is to"
+                " replace"
             )
         kept = {file.path for file in new.files}
         last = self.last()
         now = max(_now_ms(), tso.physical_ms(last.hi) if last is not None else 0)
         gone = tuple(
             ReplacedFile(file.path, file.bytes, now)
-            for volume in old
-            for file in volume.files
+            for segment in old
+            for file in segment.files
             if file.path not in kept
         )
 
@@ -158,7 +159,7 @@ class Archive(Chain):
         for name in self.catalogue.days():
             day = self.catalogue.load(name)
             gone = tuple(
-                volume for volume in day.volumes if volume.hi <= before_ts and volume != last
+                segment for segment in day.volumes if segment.hi <= before_ts and segment != last
             )
             if gone:
                 self.catalogue.change(name, lambda found, gone=gone: _without(found, gone))  # type: ignore[misc]
@@ -212,13 +213,16 @@ def _now_ms() -> int:
 
 
 def _without(day: CatalogueDay, gone: tuple[ArchiveSegment, ...]) -> CatalogueDay:
-    old = tuple(ReplacedFile(file.path, file.bytes, 0) for volume in gone for file in volume.files)
+    old = tuple(
+        ReplacedFile(file.path, file.bytes, 0) for segment in gone for file in segment.files
+    )
     return day.changed(
-        volumes=tuple(volume for volume in day.volumes if volume not in gone), old=(*day.old, *old)
+        volumes=tuple(segment for segment in day.volumes if segment not in gone),
+        old=(*day.old, *old),
     )
 
 
 def _without_one(
-    volumes: tuple[ArchiveSegment, ...], one: ArchiveSegment
+    segments: tuple[ArchiveSegment, ...], one: ArchiveSegment
 ) -> tuple[ArchiveSegment, ...]:
-    return tuple(volume for volume in volumes if volume != one)
+    return tuple(segment for segment in segments if segment != one)

@@ -24,8 +24,8 @@ class ArchiveLog:
 
     One thread at a time may use it.
 
-    Volumes are merged while it is used, and windows of theirs may become one then. It keeps to what
-    it has seen of a day, so that its windows never overlap; the files of volumes that were replaced
+    Segments are merged while it is used, and windows of theirs may become one then. It keeps to
+    what it has seen of a day, so that its windows never overlap. The files of replaced segments
     stay for some hours. Behind the end that it has seen it looks for more.
     """
 
@@ -82,10 +82,10 @@ class ArchiveLog:
     def last(self) -> WindowRecord | None:
         """Return the newest window, None if the archive is empty. Raises RelayCorruptError."""
         self._catalogue.refresh()
-        volume = self._chain.last()
-        if volume is None:
+        segment = self._chain.last()
+        if segment is None:
             return None
-        index = self._index(volume)
+        index = self._index(segment)
         return index.window(len(index.windows) - 1, self._tables)
 
     def bounds(self) -> tuple[int, int] | None:
@@ -111,18 +111,18 @@ class ArchiveLog:
         Its lo is greater than ts if the archive begins behind it: check it. Raises
         RelayCorruptError, RelayGapError.
         """
-        volume = self._chain.find(ts)
-        if volume is None:
+        segment = self._chain.find(ts)
+        if segment is None:
             self._catalogue.refresh()
-            volume = self._chain.find(ts)
-        if volume is None:
+            segment = self._chain.find(ts)
+        if segment is None:
             return None
         try:
-            index = self._index(volume)
+            index = self._index(segment)
         except RelayCorruptError:  # a compaction may have replaced it, and its files are gone
             self._catalogue.clear()
             again = self._chain.find(ts)
-            if again is None or again.index == volume.index:
+            if again is None or again.index == segment.index:
                 raise
             index = self._index(again)
         return index.window(index.number_of(ts), self._tables)
@@ -133,12 +133,12 @@ class ArchiveLog:
         Without to_ts, through the newest at the time of the first `next`. Raises RelayGapError
         where the chain is broken, RelayCorruptError.
         """
-        volumes = self._between(from_ts, to_ts)
-        if not volumes or to_ts is None or volumes[-1].hi < to_ts:
+        segments = self._between(from_ts, to_ts)
+        if not segments or to_ts is None or segments[-1].hi < to_ts:
             self._catalogue.refresh()
-            volumes = self._between(from_ts, to_ts)
-        for volume in volumes:
-            index = self._index(volume)
+            segments = self._between(from_ts, to_ts)
+        for segment in segments:
+            index = self._index(segment)
             for number, (lo, hi) in enumerate(index.bounds):
                 if hi > from_ts and (to_ts is None or lo < to_ts):
                     yield index.window(number, self._tables)
@@ -149,10 +149,10 @@ class ArchiveLog:
         Raises RelayGapError, RelayCorruptError.
         """
         self._catalogue.refresh()
-        for volume in self._chain.backwards(through_ts):
-            if volume.hi <= after_ts:
+        for segment in self._chain.backwards(through_ts):
+            if segment.hi <= after_ts:
                 return
-            index = self._index(volume)
+            index = self._index(segment)
             for number in reversed(range(len(index.bounds))):
                 lo, hi = index.bounds[number]
                 if hi > after_ts and lo < through_ts:
@@ -163,10 +163,10 @@ class ArchiveLog:
 
         Raises RelayCorruptError, RelayGapError.
         """
-        volume = self._chain.find(window.lo)
-        if volume is None:
+        segment = self._chain.find(window.lo)
+        if segment is None:
             return window
-        index = self._index(volume)
+        index = self._index(segment)
         return index.window(index.number_of(window.lo), frozenset(tables))
 
     def read(self, windows: Iterable[WindowRecord]) -> pa.Table:
@@ -178,11 +178,11 @@ class ArchiveLog:
 
     def _between(self, from_ts: int, to_ts: int | None) -> list[ArchiveSegment]:
         found = []
-        for volume in self._chain.chain(from_ts):
-            if to_ts is not None and volume.lo >= to_ts:
+        for segment in self._chain.chain(from_ts):
+            if to_ts is not None and segment.lo >= to_ts:
                 break
-            found.append(volume)
+            found.append(segment)
         return found
 
-    def _index(self, volume: ArchiveSegment) -> SegmentIndex:
-        return self._indexes.of(self._storage, volume.index)
+    def _index(self, segment: ArchiveSegment) -> SegmentIndex:
+        return self._indexes.of(self._storage, segment.index)

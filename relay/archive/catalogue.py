@@ -76,10 +76,10 @@ class CatalogueDay(JsonDocument):
     def from_bytes(cls, data: bytes) -> CatalogueDay:
         """Parse what `to_bytes` wrote. Strict: raises ValueError."""
         found = cls.from_json(decode_checksummed(data, _FORMAT))
-        for before, volume in itertools.pairwise(found.volumes):
-            if before.hi != volume.lo:
+        for before, segment in itertools.pairwise(found.volumes):
+            if before.hi != segment.lo:
                 raise ValueError(
-                    f"a volume ends at {before.hi}, and the next one begins at {volume.lo}"
+                    f"a segment ends at {before.hi}, and the next one begins at {segment.lo}"
                 )
         return found
 
@@ -110,7 +110,7 @@ class Catalogue:
         return self._document(day).change(change)
 
     def forget(self, day: str) -> None:
-        """Remove a day that holds no volumes and no old files any more."""
+        """Remove a day that holds no segments and no old files any more."""
         folder = path_of(day)
         for name in self._storage.names(folder):
             self._storage.remove(f"{folder}/{name}")
@@ -149,8 +149,8 @@ class CachedCatalogue(Catalogue):
     def load(self, day: str) -> CatalogueDay:
         if day not in self._cached:
             found = super().load(day)
-            volumes = tuple(replace(volume, lake=()) for volume in found.volumes)
-            self._cached[day] = replace(found, volumes=volumes, old=())
+            segments = tuple(replace(segment, lake=()) for segment in found.volumes)
+            self._cached[day] = replace(found, volumes=segments, old=())
         return self._cached[day]
 
     def refresh(self) -> None:

@@ -1,4 +1,4 @@
-"""The chain of an archive's volumes, for reading."""
+"""The chain of an archive's segments, for reading."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["Chain"]
 
 
 class Chain:
-    """The volumes of an archive, each beginning where the one before it ends."""
+    """The segments of an archive, each beginning where the one before it ends."""
 
     def __init__(self, storage: Storage, catalogue: Catalogue | None = None) -> None:
         self.storage = storage
@@ -47,7 +47,7 @@ class Chain:
                 return day.volumes[-1]
         return None
 
-    def volumes(
+    def segments(
         self, from_ts: int | None = None, to_ts: int | None = None
     ) -> Iterator[ArchiveSegment]:
         """Yield the segments that hold commits in (from_ts, to_ts], in order.
@@ -68,10 +68,10 @@ class Chain:
                 " isn't in it",
                 hint="ask for a later moment, or restore what was removed from a copy",
             )
-        volume: ArchiveSegment | None = first
-        while volume is not None and (to_ts is None or volume.lo < to_ts):
-            yield volume
-            volume = next(following, None)
+        segment: ArchiveSegment | None = first
+        while segment is not None and (to_ts is None or segment.lo < to_ts):
+            yield segment
+            segment = next(following, None)
 
     def find(self, ts: int) -> ArchiveSegment | None:
         """Return the first segment with hi > ts, None if there is none.
@@ -84,12 +84,12 @@ class Chain:
         """Yield the segments with hi > ts, in order. Raises RelayGapError, RelayCorruptError."""
         before: ArchiveSegment | None = None
         for day in self._days(ts):
-            for volume in day.volumes:
-                if before is not None and before.hi != volume.lo:
-                    raise self._gap(before, volume)
-                before = volume
-                if volume.hi > ts:
-                    yield volume
+            for segment in day.volumes:
+                if before is not None and before.hi != segment.lo:
+                    raise self._gap(before, segment)
+                before = segment
+                if segment.hi > ts:
+                    yield segment
 
     def backwards(self, ts: int) -> Iterator[ArchiveSegment]:
         """Yield the segments with lo < ts, the newest first.
@@ -99,12 +99,12 @@ class Chain:
         later: ArchiveSegment | None = None
         names = self.catalogue.days()
         for name in reversed(names[: bisect.bisect_right(names, day_of(ts))]):
-            for volume in reversed(self.catalogue.load(name).volumes):
-                if later is not None and volume.hi != later.lo:
-                    raise self._gap(volume, later)
-                later = volume
-                if volume.lo < ts:
-                    yield volume
+            for segment in reversed(self.catalogue.load(name).volumes):
+                if later is not None and segment.hi != later.lo:
+                    raise self._gap(segment, later)
+                later = segment
+                if segment.lo < ts:
+                    yield segment
 
     def missing_before(self) -> str:
         """Describe how days are missing before the chain's first segment, "" if none are.
@@ -117,7 +117,7 @@ class Chain:
             return ""
         return (
             f"{self.url}/{path_of(day.day)}: the archive begins at {day.volumes[0].lo}, behind a"
-            f" volume that ended at {day.follows}, and the days before are missing; restore their"
+            f" segment that ended at {day.follows}, and the days before are missing; restore their"
             " documents from a copy, or go on without the moments in them"
         )
 
@@ -135,12 +135,12 @@ class Chain:
             if day.volumes:
                 yield day
 
-    def _gap(self, before: ArchiveSegment, volume: ArchiveSegment) -> RelayGapError:
+    def _gap(self, before: ArchiveSegment, segment: ArchiveSegment) -> RelayGapError:
         return RelayGapError(
-            f"{self.url}: no volume begins at {before.hi}, where the one of {path_of(before.day)}"
-            f" ends, but in {path_of(volume.day)} one begins at {volume.lo}",
+            f"{self.url}: no segment begins at {before.hi}, where the one of {path_of(before.day)}"
+            f" ends, but in {path_of(segment.day)} one begins at {segment.lo}",
             hint=(
-                f"restore the documents of the days from {before.day} through {volume.day} from a"
+                f"restore the documents of the days from {before.day} through {segment.day} from a"
                 " copy; moments before the hole, or behind a snapshot that lies after it, can be"
                 " restored without them"
             ),

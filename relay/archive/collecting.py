@@ -23,7 +23,7 @@ GRACE_MS = 6 * 3_600_000
 
 
 def remove_unreferenced(archive: Archive, is_over: Callable[[str], bool]) -> int:
-    """Remove the files that no volume has, and no reader needs; return how many.
+    """Remove the files that no segment has, and no reader needs; return how many.
 
     `is_over`: whether a job is. Raises RelayCorruptError, OSError.
     """

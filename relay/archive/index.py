@@ -1,4 +1,4 @@
-"""The index of a volume: its windows, and where in the log file their changes are.
+"""The index of a segment: its windows, and where in the log file their changes are.
 
 A `.windows` file is the length of a text (8 bytes, little-endian) and the text as zstd. Its first
 line is `{"format", "lo", "hi", "cluster_id", "log", "footer_crc32c", "windows", "crc32c"}`, where
@@ -117,7 +117,7 @@ class _Header:
 
 @dataclass(frozen=True, slots=True)
 class SegmentIndex:
-    """All windows of a volume, ascending, without a gap."""
+    """All windows of a segment, ascending, without a gap."""
 
     lo: int
     hi: int

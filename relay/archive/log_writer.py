@@ -45,7 +45,7 @@ class WrittenLog:
     index: ArchiveFile
     tables: Mapping[int, int] = field(default_factory=dict)
 
-    def volume(
+    def segment(
         self, lake: Sequence[LakeFile] = (), binlog_bytes: int | None = None
     ) -> ArchiveSegment:
         """Return the segment, to be put into the archive.

@@ -1,4 +1,4 @@
-"""A volume: a range of the archive's past, with the files that hold it."""
+"""A segment: a range of the archive's past, with the files that hold it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class LakeFile(JsonDocument):
 class ArchiveSegment(JsonDocument):
     """The range `(lo, hi]` (TSO) of the archive."""
 
-    JSON_NAME: ClassVar = "a volume"
+    JSON_NAME: ClassVar = "a segment"
     JSON_COMPLETE: ClassVar = True
 
     lo: int
@@ -66,7 +66,7 @@ class ArchiveSegment(JsonDocument):
 
     def __post_init__(self) -> None:
         if not 0 <= self.lo < self.hi:
-            raise ValueError(f"the volume ({self.lo}, {self.hi}] is empty or turned round")
+            raise ValueError(f"the segment ({self.lo}, {self.hi}] is empty or turned round")
 
     @property
     def day(self) -> str:

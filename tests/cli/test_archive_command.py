@@ -52,4 +52,4 @@ def test_what_is_left_to_archive_is_archived_without_spark_if_nothing_was_commit
     assert json.loads(said(config, "run", "--json"))["segments"] == 0
     relay.commit(window(BASE + 30, BASE + 40))
     assert "1 new segment, 0 transactions" in said(config, "run")
-    assert len(list(Archive.open(settings.archive_url).volumes())) == 4
+    assert len(list(Archive.open(settings.archive_url).segments())) == 4

@@ -26,7 +26,7 @@ def archive_all(
         written = write_log(
             relay.storage, archive.storage, windows[at : at + size], f"t{at}", limits=limits
         )
-        archive.append(written.volume())
+        archive.append(written.segment())
         at, n = at + size, n + 1
 
 
@@ -35,6 +35,6 @@ def merge_volumes(archive: Archive, day: str, first: int, count: int, token: str
     old = archive.begin_compaction(day, token).volumes[first : first + count]
     windows = list(archive.log.windows(old[0].lo, old[-1].hi))
     written = write_log(archive.storage, archive.storage, windows, token)
-    merged = written.volume(binlog_bytes=sum(volume.binlog_bytes for volume in old))
+    merged = written.segment(binlog_bytes=sum(volume.binlog_bytes for volume in old))
     archive.replace(old, merged)
     return merged

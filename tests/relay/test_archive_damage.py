@@ -51,7 +51,7 @@ def spoiled(path: Path, archive: Archive, data: bytes, expected: pa.Table) -> st
 
 def a_file(archive: Archive, kind: str) -> Path:
     root = Path(archive.url.removeprefix("file://"))
-    volume = list(archive.volumes())[1]
+    volume = list(archive.segments())[1]
     days = sorted((root / "days" / volume.day).iterdir())
     return {"log": root / volume.log.path, "index": root / volume.index.path, "day": days[-1]}[kind]
 
@@ -89,7 +89,7 @@ def test_a_truncated_file_is_named(archive, kind):
 @pytest.mark.parametrize("kind", ["log", "index"])
 def test_a_missing_file_is_named_and_what_doesn_t_need_it_can_be_read(archive, kind):
     path = a_file(archive, kind)
-    first, spoiled_one, last = archive.volumes()
+    first, spoiled_one, last = archive.segments()
     path.unlink()
     with pytest.raises(
         RelayCorruptError, match=f"{path.name}.*the file is missing.*restore the file from a copy"
@@ -104,24 +104,24 @@ def test_a_missing_file_is_named_and_what_doesn_t_need_it_can_be_read(archive, k
 
 
 def test_a_day_whose_documents_are_gone_is_a_hole_that_is_named(archive):
-    first, gone, last = archive.volumes()
+    first, gone, last = archive.segments()
     shutil.rmtree(Path(archive.url.removeprefix("file://")) / "days" / gone.day)
     found = []
     with pytest.raises(
         RelayGapError,
-        match=f"no volume begins at {gone.lo}.*{last.day} one begins at {last.lo}.*restore",
+        match=f"no segment begins at {gone.lo}.*{last.day} one begins at {last.lo}.*restore",
     ):
-        found.extend(archive.volumes())
+        found.extend(archive.segments())
     assert found == [first]
     with pytest.raises(RelayGapError, match=str(gone.lo)):
         list(archive.log.windows(first.lo))
-    assert list(archive.volumes(last.lo)) == [last]
+    assert list(archive.segments(last.lo)) == [last]
     with pytest.raises(RelayGapError, match=f"begins at {last.lo}"):
-        list(archive.volumes(last.lo - 5))
+        list(archive.segments(last.lo - 5))
 
 
 def test_that_the_first_day_is_gone_is_told_unless_it_was_removed_as_it_should_be(archive):
-    volumes = list(archive.volumes())
+    volumes = list(archive.segments())
     assert archive.missing_before() == ""
     archive.remove(volumes[0].hi)
     archive.sweep(0)
@@ -138,7 +138,7 @@ def test_who_asks_for_a_moment_before_the_first_volume_is_told_so(archive):
         RelayGapError,
         match=f"the archive begins at {first.lo}, .* after {first.lo - 1} isn't in it",
     ):
-        list(archive.volumes(first.lo - 1))
+        list(archive.segments(first.lo - 1))
 
 
 def test_the_newest_document_of_a_day_gone_leaves_what_was_before_the_last_change(
@@ -147,7 +147,7 @@ def test_the_newest_document_of_a_day_gone_leaves_what_was_before_the_last_chang
     relay = RelayLog.open(f"{tmp_path.as_uri()}/relay")
     lo = relay.last().hi
     land(relay, lo, lo + 20, lo + 7)
-    newest = list(archive.volumes())[-1]
+    newest = list(archive.segments())[-1]
     expected = everything(archive.url)
     for number in sorted(
         (Path(archive.url.removeprefix("file://")) / "days" / newest.day).iterdir()

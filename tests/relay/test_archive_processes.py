@@ -31,7 +31,7 @@ while (last := archive.last()) is None or last.hi < end:
     try:
         if sys.argv[2] == "archive":
             windows = list(relay.windows(last.hi if last else 0))[: rng.randint(1, 4)]
-            archive.append(write_log(relay.storage, archive.storage, windows, token).volume())
+            archive.append(write_log(relay.storage, archive.storage, windows, token).segment())
         elif last is not None and (many := len(archive.catalogue.load(last.day).volumes)) > 1:
             merge_volumes(archive, last.day, rng.randrange(many - 1), 2, token)
     except ArchiveConflictError:
@@ -48,7 +48,7 @@ def filled(tmp_path: Path, windows: int) -> RelayLog:
 
 
 def is_whole(relay: RelayLog, archive: Archive) -> bool:
-    volumes = list(archive.volumes())
+    volumes = list(archive.segments())
     assert all(before.hi == after.lo for before, after in itertools.pairwise(volumes))
     return archive.log.read(archive.log.windows(0)).equals(relay.read(relay.windows(0)))
 
@@ -75,11 +75,11 @@ def test_a_volume_that_comes_too_late_is_refused_and_changes_nothing(tmp_path):
     relay = filled(tmp_path, 4)
     archive = Archive.open(f"{tmp_path.as_uri()}/archive")
     windows = list(relay.windows(0))
-    late = write_log(relay.storage, archive.storage, windows[:2], "late").volume()
+    late = write_log(relay.storage, archive.storage, windows[:2], "late").segment()
     archive_all(relay, archive, [3])
     with pytest.raises(ArchiveConflictError, match="another process has archived meanwhile"):
         archive.append(late)
-    other = write_log(relay.storage, archive.storage, windows, "other").volume()
+    other = write_log(relay.storage, archive.storage, windows, "other").segment()
     with pytest.raises(RelayError, match=r"of cluster 1, and .* of 2.*\[archive\] url"):
         archive.append(
             type(other)(
@@ -103,7 +103,7 @@ def test_who_stood_still_until_the_end_that_he_saw_was_removed_appends_nothing(
     relay, day = days_of_windows(tmp_path, 5)
     archive = Archive.open(f"{tmp_path.as_uri()}/archive")
     windows = list(relay.windows(0))
-    archive.append(write_log(relay.storage, archive.storage, windows[:1], "first").volume())
+    archive.append(write_log(relay.storage, archive.storage, windows[:1], "first").segment())
     slow = Archive.open(archive.url)
     change = slow.catalogue.change
 
@@ -116,8 +116,8 @@ def test_who_stood_still_until_the_end_that_he_saw_was_removed_appends_nothing(
 
     monkeypatch.setattr(slow.catalogue, "change", stand_still)
     with pytest.raises(ArchiveConflictError, match="came in between others"):
-        slow.append(write_log(relay.storage, archive.storage, windows[1:2], "slow").volume())
-    assert [volume.lo for volume in archive.volumes()] == [BASE + 4 * day]
+        slow.append(write_log(relay.storage, archive.storage, windows[1:2], "slow").segment())
+    assert [volume.lo for volume in archive.segments()] == [BASE + 4 * day]
 
 
 def test_of_two_who_begin_an_archive_on_different_days_one_gives_way(tmp_path, monkeypatch):
@@ -131,12 +131,12 @@ def test_of_two_who_begin_an_archive_on_different_days_one_gives_way(tmp_path, m
 
     def be_second(name, changed):
         monkeypatch.setattr(other.catalogue, "change", change)
-        archive.append(write_log(relay.storage, archive.storage, windows[:1], "first").volume())
+        archive.append(write_log(relay.storage, archive.storage, windows[:1], "first").segment())
         return change(name, changed)
 
     monkeypatch.setattr(other.catalogue, "change", be_second)
     with pytest.raises(ArchiveConflictError, match="came in between others"):
-        other.append(write_log(relay.storage, archive.storage, windows[2:], "other").volume())
+        other.append(write_log(relay.storage, archive.storage, windows[2:], "other").segment())
     archive_all(relay, archive, [1])
     assert is_whole(relay, archive)
 
@@ -145,10 +145,10 @@ def test_a_compaction_that_another_one_overtook_is_refused(tmp_path):
     relay = filled(tmp_path, 6)
     archive = Archive.open(f"{tmp_path.as_uri()}/archive")
     archive_all(relay, archive, [2])
-    old = list(archive.volumes())
+    old = list(archive.segments())
     archive.begin_compaction(old[0].day, "slow")
     windows = list(archive.log.windows(old[0].lo, old[1].hi))
-    slow = write_log(archive.storage, archive.storage, windows, "slow").volume()
+    slow = write_log(archive.storage, archive.storage, windows, "slow").segment()
     merge_volumes(archive, old[0].day, 1, 2, "fast")
     with pytest.raises(ArchiveConflictError, match="has changed days/"):
         archive.replace(old[:2], slow)
@@ -191,16 +191,16 @@ def test_removing_takes_whole_volumes_from_the_oldest_on_and_never_the_newest(tm
         land(relay, BASE + i * day // 2, BASE + (i + 1) * day // 2, BASE + i * day // 2 + 3)
     archive = Archive.open(f"{tmp_path.as_uri()}/archive")
     archive_all(relay, archive, [1])
-    volumes = list(archive.volumes())
+    volumes = list(archive.segments())
     assert archive.remove(volumes[2].hi - 1) == volumes[:2]
-    assert list(archive.volumes()) == volumes[2:]
+    assert list(archive.segments()) == volumes[2:]
     archive.sweep(0)
     days = [f"log/{day}" for day in archive.storage.names("log")]
     left = {f"{day}/{name}" for day in days for name in archive.storage.names(day)}
     assert left == {file.path for volume in volumes[2:] for file in volume.files}
     assert archive.remove(1 << 62) == volumes[2:-1]
     archive.sweep(0)
-    assert list(archive.volumes()) == volumes[-1:]
+    assert list(archive.segments()) == volumes[-1:]
     assert archive.catalogue.days() == [volumes[-1].day]
     assert archive.log.find(0).lo == volumes[-1].lo
 
@@ -216,7 +216,7 @@ windows = list(relay.windows(0))
 for limit in range(200, 1_000_000, 300):
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
     try:
-        archive.append(write_log(relay.storage, archive.storage, windows, f"t{limit}").volume())
+        archive.append(write_log(relay.storage, archive.storage, windows, f"t{limit}").segment())
         break
     except OSError as error:
         assert "archive" in str(error), error

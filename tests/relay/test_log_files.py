@@ -99,9 +99,9 @@ def test_the_archive_gives_back_every_change_in_order_whole_and_by_table(
     assert [(w.lo, w.hi, w.ddls) for w in some.windows(BASE)] == [
         (w.lo, w.hi, w.ddls) for w in log.windows(BASE)
     ]
-    for volume in archive.volumes():
+    for volume in archive.segments():
         assert ArchiveSegment.from_json(volume.to_json()) == volume
-    assert sum(volume.changes for volume in archive.volumes()) == expected.num_rows
+    assert sum(volume.changes for volume in archive.segments()) == expected.num_rows
 
 
 def test_who_asks_for_one_large_table_reads_no_row_group_of_another(tmp_path):
@@ -143,7 +143,7 @@ part = relay.write_part(BASE, BASE + 5, "t", 0, batches())
 made = window(BASE, BASE + 5, [part], changes=COUNT * 64)
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 written = write_log(relay.storage, archive.storage, [made], "t", limits=MergeLimits(bytes=2 * SIZE))
-archive.append(written.volume())
+archive.append(written.segment())
 from sluice.relay import iter_parts
 rows = at = 0
 for batch in iter_parts(archive.storage, next(archive.log.windows(BASE)).parts):

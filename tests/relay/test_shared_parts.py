@@ -95,7 +95,7 @@ def test_relay_log_and_archive_give_back_the_same(
         assert b'"format":2' in log.storage.read(made.path).replace(b" ", b"")
         assert read_parts(log.url, written)["row"].to_pylist() == expected(found, b"row")
         archive = Archive.open(f"{Path(folder).as_uri()}/archive")
-        archive.append(write_log(log.storage, archive.storage, [made], "t").volume())
+        archive.append(write_log(log.storage, archive.storage, [made], "t").segment())
         (archived,) = archive.log.windows(0)
         assert archived.is_captured
         assert archive.log.read([archived])["row"].to_pylist() == expected(found, b"row")

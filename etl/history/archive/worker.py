@@ -88,7 +88,7 @@ def build_segment(work: BuildSegments, task: Mapping[str, Any], token: str) -> d
             written = write_log(source, archive, windows, token, seen=lake.take)
             files = lake.finish()
             lake_ms = lake.ms
-    segment = replace(written.volume(files, task["binlog_bytes"]), token=task["token"])
+    segment = replace(written.segment(files, task["binlog_bytes"]), token=task["token"])
     whole = (time.perf_counter() - began) * 1000
     return {"segment": segment.to_json(), "stages_ms": {"lake": lake_ms, "log": whole - lake_ms}}
 

@@ -105,7 +105,7 @@ def test_applying_notes_its_position_and_what_it_has_passed_goes_once_it_is_arch
             list(relay.windows(began)),
             "t",
             limits=MergeLimits(joins=False),
-        ).volume()
+        ).segment()
     )
     Consumers(relay).note(ARCHIVE_CONSUMER, relay.last().hi, "the archive")
     done = retain(settings)

@@ -130,5 +130,5 @@ def test_preparing_archived_windows_is_preparing_the_landed_ones_of_a_real_clust
     relay = land(RECORDINGS / name, f"file://{tmp_path}/relay", transactions)
     archive = archived(relay, str(tmp_path), [50], MergeLimits())
     first, last = relay.first().lo, relay.last().hi
-    assert sum(segment.windows for segment in archive.volumes()) < len(list(relay.windows(0)))
+    assert sum(segment.windows for segment in archive.segments()) < len(list(relay.windows(0)))
     assert steps(archive.log, first, last) == steps(relay, first, last)

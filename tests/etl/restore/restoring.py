@@ -56,7 +56,7 @@ def archived(relay: RelayLog, windows_a_volume: int = 3, name: str = "archive") 
     windows = list(relay.windows(0))
     for number, first in enumerate(range(0, len(windows), windows_a_volume)):
         some = windows[first : first + windows_a_volume]
-        archive.append(write_log(relay.storage, archive.storage, some, f"t{number}").volume())
+        archive.append(write_log(relay.storage, archive.storage, some, f"t{number}").segment())
     return archive
 
 

@@ -119,7 +119,7 @@ def log_files(archive: Archive, folder: Path) -> tuple[set[str], set[str]]:
     """The files that segments have, and those that are there, below log/ and lake/, hidden ones
     too.
     """
-    named = {file.path for segment in archive.volumes() for file in segment.files}
+    named = {file.path for segment in archive.segments() for file in segment.files}
     there = {
         str(path.relative_to(folder))
         for name in ("log", "lake")

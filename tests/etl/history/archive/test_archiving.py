@@ -138,7 +138,7 @@ def test_an_hour_without_traffic_is_a_few_small_segments_made_without_spark_and_
             relay.commit(window(lo, lo + MINUTE // 5))
         archiving.through(quiet_ms=QUIET_MS)
     archiving.through()
-    segments = list(Archive.open(settings.archive_url).volumes())
+    segments = list(Archive.open(settings.archive_url).segments())
     assert (len(segments), jobs.made) == (6, 0)
     assert [segment.windows for segment in segments] == [1] * 6
     assert all(segment.log is None and segment.bytes < 2_000 for segment in segments)
@@ -258,7 +258,7 @@ def test_an_archiver_that_froze_while_another_archived_appends_nothing_and_its_f
     frozen.through()
     assert frozen.summary.segments == 0
     archive = Archive.open(settings.archive_url)
-    assert len(list(archive.volumes())) == 8
+    assert len(list(archive.segments())) == 8
     assert differences(growing.relay, archive) == []
     named, there = log_files(archive, tmp_path / "archive")
     assert named == there
@@ -349,7 +349,7 @@ def test_a_damaged_a_missing_and_a_forgotten_file_are_found_and_named(shop, tmp_
     growing = Growing(shop, settings.relay.url)
     growing.land(12)
     archiver(settings, segment_bytes=20_000).through()
-    segments = list(Archive.open(settings.archive_url).volumes())
+    segments = list(Archive.open(settings.archive_url).segments())
     assert len(segments) >= 3
     folder = tmp_path / "archive"
     log, index = folder / segments[0].log.path, folder / segments[1].index.path
@@ -377,9 +377,9 @@ def test_compacting_many_segments_leaves_the_same_changes_in_few_and_readers_hav
     growing.land(40)
     archiver(settings, segment_bytes=1).through()
     archive = Archive.open(settings.archive_url)
-    before = list(archive.volumes())
+    before = list(archive.segments())
     done = compact(settings, jobs=LocalJobs(settings, settings.archive_url))
-    after = list(archive.volumes())
+    after = list(archive.segments())
     assert (done.segments, done.into) == (len(before), 1)
     assert len(before) == 40 and len(after) == 1
     assert differences(growing.relay, archive) == []
@@ -403,7 +403,7 @@ def lake_values(archive: Archive) -> dict[str, list[tuple]]:
     """By operation, what each row of a table says of its key, its time and a value."""
     found = {}
     for file in (
-        file for segment in archive.volumes() for file in segment.lake if file.table == "cart"
+        file for segment in archive.segments() for file in segment.lake if file.table == "cart"
     ):
         columns = ["_op", "uid", "sku", "_commit_ts", "qty"]
         with archive.storage.open(file.path) as opened:
@@ -463,7 +463,7 @@ def test_a_compaction_that_stood_still_while_another_one_compacted_changes_nothi
     frozen = compact(settings, jobs=jobs)
     assert (frozen.into, made[0].into) == (0, 1)
     archive = Archive.open(settings.archive_url)
-    assert len(list(archive.volumes())) == 1
+    assert len(list(archive.segments())) == 1
     assert differences(growing.relay, archive) == []
     archive.sweep(0)
     remove_abandoned(archive, lambda: False, given_up_ms=0)

@@ -36,7 +36,7 @@ def test_spark_s_workers_make_segments_side_by_side_and_read_them(source, tmp_pa
     archiver.through()
     archiver.close()
     archive = Archive.open(settings.archive_url)
-    assert archiver.summary.segments == len(list(archive.volumes())) == 4
+    assert archiver.summary.segments == len(list(archive.segments())) == 4
     assert differences(growing.relay, archive) == []
     assert check(settings).problems == []
 

@@ -53,7 +53,7 @@ def write_log(
 ) -> relay_archive.ArchiveSegment:
     return relay_archive.write_log(
         relay.storage, made.storage, windows, f"t{windows[0].lo}"
-    ).volume()
+    ).segment()
 
 
 def settings_of(relay: str, archive: str = "") -> Settings:

@@ -85,7 +85,7 @@ def archived(url: str, until: int, then: Path) -> Settings:
     windows = list(relay.windows(0, until))
     archive = relay_archive.Archive.open(settings.archive_url)
     for some in (windows[: len(windows) // 2], windows[len(windows) // 2 :]):
-        archive.append(write_log(relay.storage, archive.storage, some, "t").volume())
+        archive.append(write_log(relay.storage, archive.storage, some, "t").segment())
     shutil.copytree(Path(url.removeprefix("file://")), then / "relay")
     later = RelayLog.open((then / "relay").as_uri())
     assert later.purge(windows[len(windows) // 2].hi) > 0

@@ -123,5 +123,5 @@ def _id(url: str, table: str) -> int:
     archive = Archive.open(url)
     first = archive.first()
     assert first is not None
-    files = [file for segment in archive.volumes(first.lo) for file in segment.lake]
+    files = [file for segment in archive.segments(first.lo) for file in segment.lake]
     return next(file.table_id for file in files if f"{file.schema}.{file.table}" == table)

@@ -57,7 +57,7 @@ class Site:
         for n in range(0, len(windows), 5):
             part = windows[n : n + 5]
             self.archive.append(
-                write_log(self.relay.storage, self.archive.storage, part, f"v{n}").volume()
+                write_log(self.relay.storage, self.archive.storage, part, f"v{n}").segment()
             )
         self.consumers.note(ARCHIVE_CONSUMER, self.past.now, "archive")
 
@@ -206,10 +206,10 @@ def test_nothing_older_goes_while_the_younger_snapshot_can_not_be_read(site, dam
 def test_nothing_goes_while_the_archive_has_a_hole_in_the_promised_range(site):
     files = sorted((site.root / "relay/archive/log").rglob("*.windows"))
     files[-1].unlink()
-    before = len(list(site.archive.volumes()))
+    before = len(list(site.archive.segments()))
     with pytest.raises(RetainError, match=f"{files[-1].name} is missing"):
         retain(site.settings(keep=site.keep()))
-    assert (len(site.snapshots.all()), len(list(site.archive.volumes()))) == (2, before)
+    assert (len(site.snapshots.all()), len(list(site.archive.segments()))) == (2, before)
 
 
 def test_what_stops_retention_stops_nothing_else_and_is_said_until_it_is_over(site):

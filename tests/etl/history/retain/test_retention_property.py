@@ -117,7 +117,7 @@ class World:
         windows = list(self.relay.windows(begin))[: self.random.randrange(1, 9)]
         if windows:
             written = write_log(self.relay.storage, self.archive.storage, windows, self._token())
-            self.archive.append(written.volume())
+            self.archive.append(written.segment())
             self.consumers.note(ARCHIVE_CONSUMER, windows[-1].hi, "archive")
 
     def compact(self) -> None:
@@ -133,7 +133,7 @@ class World:
         old = self.archive.begin_compaction(day, token).volumes[: self.random.randrange(2, 5)]
         windows = list(self.archive.log.windows(old[0].lo, old[-1].hi))
         self.archive.replace(
-            old, write_log(self.archive.storage, self.archive.storage, windows, token).volume()
+            old, write_log(self.archive.storage, self.archive.storage, windows, token).segment()
         )
 
     def make_snapshot(self) -> None:

@@ -65,7 +65,7 @@ def test_what_ddl_did_is_told_by_summaries_that_grew_as_by_the_windows(site, mon
         if n % 3 == 2:
             new = list(site.relay.windows(site.archive.last().hi))
             site.archive.append(
-                write_log(site.relay.storage, site.archive.storage, new, f"ddl{n}").volume()
+                write_log(site.relay.storage, site.archive.storage, new, f"ddl{n}").segment()
             )
             refresh_summaries(site.relay, site.archive)
     assert len(segments_read) == len(set(segments_read))
@@ -83,7 +83,7 @@ def test_a_summary_of_what_has_changed_since_is_not_believed(site):
     site.past.land(site.relay)
     site.past.now += 1
     new = list(site.relay.windows(site.archive.last().hi))
-    site.archive.append(write_log(site.relay.storage, site.archive.storage, new, "late").volume())
+    site.archive.append(write_log(site.relay.storage, site.archive.storage, new, "late").segment())
     site.snapshot("late")
     stale = _steady(archive_status(site.settings()))
     assert stale.hi == new[-1].hi and len(stale.snapshots) == 3
