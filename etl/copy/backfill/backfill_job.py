@@ -11,13 +11,13 @@ import contextlib
 import logging
 import time
 from collections import Counter, deque
-from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import Any
 
 from sluice.errors import SluiceError, ours
 from sluice.etl.changes.formats.key_ranges import in_range
+from sluice.etl.copy.backfill.chunk_cutter import ChunkCutter
 from sluice.etl.copy.backfill.chunk_scheduler import AlignedChunkScheduler
 from sluice.etl.copy.backfill.downstream_session import BackfillDownstream
 from sluice.etl.copy.backfill.plan import BackfillPlan, BackfillTablePlan
@@ -25,17 +25,12 @@ from sluice.etl.copy.backfill.progress_state import BackfillChunk, BackfillState
 from sluice.etl.copy.backfill.reader import ReadChunk, ReadRequest, ReadResult
 from sluice.etl.copy.backfill.request import BackfillRequest
 from sluice.etl.copy.backfill.table_key import range_key
+from sluice.etl.copy.backfill.table_repairs import TableRepairs
 from sluice.etl.copy.backfill.throttle import AdaptiveChunkSize, RowRateLimiter
 from sluice.etl.copy.backfill.upstream_catalog import UpstreamCatalog
 from sluice.etl.copy.errors import BackfillError
-from sluice.relay.aligned_chunks import (
-    COMPARE,
-    AlignedChunk,
-    AlignedChunks,
-    ChunkReady,
-    TableRepair,
-)
-from sluice.relay.jobs import JobCounts, JobRun, StopRequested, TableProgress
+from sluice.relay.aligned_chunks import AlignedChunk, AlignedChunks, ChunkReady
+from sluice.relay.jobs import JobCounts, JobRun, StopRequested
 from sluice.relay.storage import Storage
 from sluice.tidb.backoff import doubled
 from sluice.tidb.folded import folded
@@ -93,49 +88,28 @@ class BackfillJob:
         self._endpoints = sides
         self._job = job
         self._run = run
-        self._aligned_chunks = sides.aligned_chunks
         self._scheduler = AlignedChunkScheduler(
-            self._aligned_chunks, job, sides.upstream.now, sides.downstream
+            sides.aligned_chunks, job, sides.upstream.now, sides.downstream
         )
         self._file = BackfillStateFile(sides.storage, job)
         self._progress_state: BackfillState = self._file.load(len(plan.tables))
         self._size = AdaptiveChunkSize()
         self._rate = RowRateLimiter(request.rows_per_second)
+        self._repairs = TableRepairs(job, request.mode, sides.aligned_chunks, self._scheduler, run)
+        self._cutter = ChunkCutter(sides.upstream, plan, self._progress_state, self._max_rows)
         self._active: deque[_ActiveChunk] = deque()
         self._attempts: Counter[int] = Counter()
         self._reading: Future[None] | None = None
         self.warnings: list[str] = []
 
-    # Reports
-
     @property
     def result(self) -> dict[str, Any]:
         """Return what was done so far, by table, as JSON values."""
-        tables = {
-            plan.name: {
-                **state.counts,
-                "chunks": state.chunks,
-                "bytes": state.bytes,
-                "examples": list(state.examples),
-                "over": state.is_over,
-            }
-            for plan, state in zip(self._plan.tables, self._progress_state.tables, strict=True)
-        }
-        return {"mode": self._request.mode, "tables": tables, "warnings": list(self.warnings)}
-
-    def progress(self) -> dict[str, TableProgress]:
-        """Return what there is to do, and what is done, by table."""
         return {
-            plan.name: TableProgress(
-                JobCounts(state.counts["rows"], state.bytes, state.chunks),
-                plan.bytes,
-                0,
-                plan.rows or None,
-            )
-            for plan, state in zip(self._plan.tables, self._progress_state.tables, strict=True)
+            "mode": self._request.mode,
+            "tables": self._progress_state.results(self._plan.tables),
+            "warnings": list(self.warnings),
         }
-
-    # Doing it
 
     def work(self) -> None:
         """Work until every chunk is done.
@@ -143,8 +117,8 @@ class BackfillJob:
         Raises StopRequested, BackfillError, and what the upstream's and the downstream's clients
         raise.
         """
-        self._run.set_totals(self.progress())
-        self._begin_repairs()
+        self._run.set_totals(self._progress_state.progress(self._plan.tables))
+        self._repairs.begin_all(self._plan.tables, self._progress_state.tables)
         for made in self._scheduler.orphaned():
             self._finish_orphaned(made)
         with ThreadPoolExecutor(1, thread_name_prefix="backfill read") as pool:
@@ -202,10 +176,10 @@ class BackfillJob:
                 return None
             self._run.check_order()
             time.sleep(min(wait_s, _POLL_INTERVAL_S))
-        chunk = self._open_again() or self._next()
+        chunk = self._cutter.reopen(self._busy()) or self._next()
         if chunk is None:
             return None
-        table = self._definition(chunk.table)
+        table = self._cutter.definition(chunk.table)
         if table is None:
             self._dropped(chunk.table)
             return None
@@ -234,20 +208,11 @@ class BackfillJob:
         self._active.append(hand)
         return hand
 
-    def _open_again(self) -> BackfillChunk | None:
-        """Return a chunk that came to nothing, cut again if chunks have become smaller."""
-        busy = {hand.chunk.number for hand in self._active}
-        for number, chunk in self._progress_state.open.items():
-            if number not in busy:
-                table = None if chunk.condition else self._definition(chunk.table)
-                if (
-                    table is not None
-                    and (bound := self._bound(table, chunk.low, chunk.high)) is not None
-                ):
-                    self._progress_state.next_chunk(chunk.table, bound, chunk.high)
-                    chunk.high = bound
-                return chunk
-        return None
+    def _busy(self) -> set[int]:
+        return {hand.chunk.number for hand in self._active}
+
+    def _max_rows(self) -> int:
+        return self._rate.limit(self._size.rows)
 
     def _next(self) -> BackfillChunk | None:
         for place, (plan, state) in enumerate(
@@ -255,7 +220,7 @@ class BackfillJob:
         ):
             if state.is_cut:
                 continue
-            table = self._definition(place)
+            table = self._cutter.definition(place)
             if table is None:
                 self._dropped(place)
                 continue
@@ -266,41 +231,15 @@ class BackfillJob:
             self._run.doing(plan.name)
             if plan.only:
                 return self._progress_state.next_of(place, plan.only)
-            bound = self._bound(table, state.low, plan.high)
+            bound = self._cutter.bound(table, state.low, plan.high)
             chunk = self._progress_state.next_chunk(place, state.low, bound or plan.high)
             state.low, state.is_cut = bound, bound is None
             return chunk
         return None
 
-    def _bound(
-        self, table: Table, low: list[str] | None, high: list[str] | None
-    ) -> list[str] | None:
-        key = range_key(table)
-        if not key:
-            return None
-        return self._endpoints.upstream.key_behind(
-            table, key, (low, high), self._rate.limit(self._size.rows)
-        )
-
-    def _begin_repairs(self) -> None:
-        """Mark every table that is not done as under repair, before waiting for the apply process.
-
-        Applying may have stopped at any of them, and the first aligned chunk waits for applying.
-        """
-        if self._request.mode == COMPARE:
-            return
-        for plan, state in zip(self._plan.tables, self._progress_state.tables, strict=True):
-            if not state.is_over:
-                self._scheduler.begin_repair(
-                    TableRepair(self._repair_name(plan), self._job, (plan.table_id,)), self._run
-                )
-
     def _begin(self, plan: BackfillTablePlan, table: Table) -> None:
-        # truncated since it was planned
-        if self._request.mode != COMPARE and table.id != plan.table_id:
-            self._scheduler.begin_repair(
-                TableRepair(self._repair_name(plan, table.id), self._job, (table.id,)), self._run
-            )
+        if table.id != plan.table_id:  # truncated since it was planned
+            self._repairs.begin(plan, table.id)
         if plan.is_created and folded(plan.target) not in self._endpoints.downstream.columns():
             self.warnings += self._endpoints.downstream.create_table(
                 table, self._endpoints.upstream.definitions
@@ -309,37 +248,10 @@ class BackfillJob:
     def _is_whole(self, plan: BackfillTablePlan) -> bool:
         return not (self._request.where or plan.low or plan.high or plan.only)
 
-    def _repair_name(self, plan: BackfillTablePlan, table_id: int = 0) -> str:
-        """Return the name of a table's repair.
-
-        `table_id` if it has another id than when it was planned.
-        """
-        return f"{self._job}.{plan.table_id}" + (f".{table_id}" if table_id else "")
-
-    def _definition(self, place: int, at_ts: int | None = None) -> Table | None:
-        """Return a table of the plan as it is now, or was at a timestamp; None if it is gone.
-
-        Raises BackfillError if it isn't what was planned.
-        """
-        plan = self._plan.tables[place]
-        tables = self._endpoints.upstream.definitions(
-            at_ts or self._endpoints.upstream.now()
-        ).tables
-        found = next((t for t in tables if t.full_name == plan.name), None)
-        if found is None:
-            if any(t.id == plan.table_id for t in tables):
-                raise BackfillError(f"{plan.name} has another name now: start over with that name")
-            return None
-        if tuple(column.name for column in range_key(found)) != plan.key:
-            raise BackfillError(
-                f"the key of {plan.name} has changed: start over, with the chunks of the new key"
-            )
-        return found
-
     def _dropped(self, place: int) -> None:
         """Replication drops it downstream, too."""
         state, plan = self._progress_state.tables[place], self._plan.tables[place]
-        busy = {hand.chunk.number for hand in self._active}
+        busy = self._busy()
         for number in [
             n
             for n, chunk in self._progress_state.open.items()
@@ -373,7 +285,7 @@ class BackfillJob:
 
     def _read_at(self, hand: _ActiveChunk) -> None:
         made = hand.made
-        table = self._definition(hand.chunk.table, made.at_ts)
+        table = self._cutter.definition(hand.chunk.table, made.at_ts)
         if table is None or table.id != hand.table.id:
             self._scheduler.give_up(made, "the table is gone")
             hand.failure = "the table was dropped or truncated meanwhile"
@@ -459,10 +371,7 @@ class BackfillJob:
 
     def _end(self, place: int) -> None:
         self._progress_state.tables[place].is_over = True
-        name = self._repair_name(self._plan.tables[place])
-        for repair in self._aligned_chunks.repairs():
-            if repair.name == name or repair.name.startswith(f"{name}."):
-                self._aligned_chunks.end_repair(repair.name)
+        self._repairs.end(self._plan.tables[place])
 
     def _waiting(self, seconds: float) -> None:
         self._run.check()
@@ -484,14 +393,3 @@ class BackfillJob:
     def _remove_files(self, read: ReadResult) -> None:
         for load in read.loads:
             self._endpoints.storage.remove(load.path)
-
-
-def end_repair(aligned_chunks: AlignedChunks, job: str) -> Iterator[str]:
-    """End the repair of a job that is given up: changes to its tables are checked again.
-
-    Yields the names of its repairs.
-    """
-    for repair in aligned_chunks.repairs():
-        if repair.job == job:
-            aligned_chunks.end_repair(repair.name)
-            yield repair.name

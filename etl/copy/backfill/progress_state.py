@@ -15,7 +15,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Self
 
+from sluice.etl.copy.backfill.plan import BackfillTablePlan
 from sluice.etl.downstream.chunk_results import ChunkResult
+from sluice.relay.jobs import JobCounts, TableProgress
 from sluice.relay.storage import Storage
 
 _MAX_EXAMPLES = 50
@@ -87,6 +89,31 @@ class BackfillState:
         state.taken += 1
         state.is_cut = state.taken == len(conditions)
         return chunk
+
+    def results(self, plans: Sequence[BackfillTablePlan]) -> dict[str, Any]:
+        """Return what was done so far, by table, as JSON values."""
+        return {
+            plan.name: {
+                **state.counts,
+                "chunks": state.chunks,
+                "bytes": state.bytes,
+                "examples": list(state.examples),
+                "over": state.is_over,
+            }
+            for plan, state in zip(plans, self.tables, strict=True)
+        }
+
+    def progress(self, plans: Sequence[BackfillTablePlan]) -> dict[str, TableProgress]:
+        """Return what there is to do, and what is done, by table."""
+        return {
+            plan.name: TableProgress(
+                JobCounts(state.counts["rows"], state.bytes, state.chunks),
+                plan.bytes,
+                0,
+                plan.rows or None,
+            )
+            for plan, state in zip(plans, self.tables, strict=True)
+        }
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON values; `from_json` is the inverse."""

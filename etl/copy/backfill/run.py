@@ -11,11 +11,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 from sluice.errors import SluiceError
-from sluice.etl.copy.backfill.backfill_job import BackfillEndpoints, BackfillJob, end_repair
+from sluice.etl.copy.backfill.backfill_job import BackfillEndpoints, BackfillJob
 from sluice.etl.copy.backfill.downstream_session import BackfillDownstream
 from sluice.etl.copy.backfill.plan import BackfillPlan, make_backfill_plan
 from sluice.etl.copy.backfill.reader import ReadChunk, ReadChunks, ReadRequest, ReadResult
 from sluice.etl.copy.backfill.request import BackfillRequest
+from sluice.etl.copy.backfill.table_repairs import end_repairs
 from sluice.etl.copy.backfill.upstream_catalog import UpstreamCatalog
 from sluice.etl.copy.errors import BackfillError
 from sluice.etl.copy.tidb_session import TidbAddress
@@ -295,7 +296,7 @@ def _run_job(work: BackfillJob) -> str:
 def _clean_up(place: _BackfillContext, job: Job, state: str) -> str:
     """Remove what only the running job needs; what a cancelled one leaves behind, for people."""
     storage = place.relay.storage
-    mended = list(end_repair(place.relay.aligned_chunks, job.id))
+    mended = list(end_repairs(place.relay.aligned_chunks, job.id))
     for name in storage.names(f"jobs/{job.id}/rows"):
         if state == DONE:
             storage.remove(f"jobs/{job.id}/rows/{name}")
