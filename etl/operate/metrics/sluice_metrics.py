@@ -16,6 +16,7 @@ from sluice.tidb import tso
 __all__ = ["COUNTED", "TIMED"]
 
 _STAGES = ("landed", "applied")
+_KINDS = ("insert", "update", "delete")
 _VERIFYING_MS = 3_600_000
 
 
@@ -42,18 +43,14 @@ def _by_stage(name: str) -> Callable[[PipelineSample], Samples]:
 
 def _kinds(sight: PipelineSample) -> Samples:
     counts = sight.totals.apply.counts
-    return [((kind,), float(counts.get(f"{kind}s", 0))) for kind in ("insert", "update", "delete")]
+    return [((kind,), float(counts.get(f"{kind}s", 0))) for kind in _KINDS]
 
 
 def _tables(sight: PipelineSample) -> Samples:
     return [
-        ((name, kind), float(number))
+        ((name, kind), float(getattr(one, f"{kind}s")))
         for name, one in sight.tables.items()
-        for kind, number in (
-            ("insert", one.inserts),
-            ("update", one.updates),
-            ("delete", one.deletes),
-        )
+        for kind in _KINDS
     ]
 
 
@@ -63,8 +60,8 @@ def _states(sight: PipelineSample) -> Samples:
         "landing": seen.landing.state,
         "relay": seen.relay.state,
         "archive": seen.archive.state,
+        "downstream": seen.downstream.state,
     }
-    parts["downstream"] = seen.downstream.state
     return [((part, state), float(state == now)) for part, now in parts.items() for state in STATES]
 
 
@@ -104,6 +101,10 @@ def _responding(sight: PipelineSample) -> Samples:
     ]
 
 
+def _count(stage: str, name: str) -> Callable[[PipelineSample], Samples]:
+    return lambda sight: [((), float(getattr(sight.totals, stage).counts.get(name, 0)))]
+
+
 def _jobs(sight: PipelineSample) -> Samples:
     found = Counter((str(job["kind"]), str(job["state"])) for job in sight.overview.jobs)
     return [(key, float(number)) for key, number in sorted(found.items())]
@@ -123,11 +124,9 @@ def _job_samples(name: str) -> Callable[[PipelineSample], Samples]:
 
 def _restorable(sight: PipelineSample) -> Samples:
     archive = sight.overview.archive
-    return (
-        [((), tso.ms_between(archive.promised_ts, archive.hi) / 1000)]
-        if archive.promised_ts
-        else []
-    )
+    if not archive.promised_ts:
+        return []
+    return [((), tso.ms_between(archive.promised_ts, archive.hi) / 1000)]
 
 
 def _quality_failed(sight: PipelineSample) -> Samples:
@@ -237,14 +236,14 @@ COUNTED = (
         "sluice_other_writers",
         "sessions of others that were seen writing to replicated databases",
         (),
-        lambda sight: [((), float(sight.totals.apply.counts.get("other_writers", 0)))],
+        _count("apply", "other_writers"),
         "counter",
     ),
     MetricFamily(
         "sluice_jobs_without_binlog",
         "DDL jobs that show rows that came without a binlog",
         (),
-        lambda sight: [((), float(sight.totals.land.counts.get("without_binlog", 0)))],
+        _count("land", "without_binlog"),
         "counter",
     ),
     MetricFamily(
@@ -259,7 +258,7 @@ COUNTED = (
         "sluice_net_rows",
         "rows written downstream: of several changes of a row the last",
         (),
-        lambda sight: [((), float(sight.totals.apply.counts.get("rows", 0)))],
+        _count("apply", "rows"),
         "counter",
     ),
     MetricFamily(
@@ -270,11 +269,7 @@ COUNTED = (
         "counter",
     ),
     MetricFamily(
-        "sluice_landed_bytes",
-        "bytes of parts landed",
-        (),
-        lambda sight: [((), float(sight.totals.land.counts.get("bytes", 0)))],
-        "counter",
+        "sluice_landed_bytes", "bytes of parts landed", (), _count("land", "bytes"), "counter"
     ),
     MetricFamily(
         "sluice_relay_bytes",
@@ -391,13 +386,11 @@ COUNTED = (
 
 def _stages(sight: PipelineSample) -> dict[str, Durations]:
     land, apply = sight.totals.land.durations, sight.totals.apply.durations
-    names = (("land", land, "window"), ("prepare", apply, "prepare"), ("send", apply, "send"))
-    found = {name: source.get(key, Durations()) for name, source, key in names}
-    return {
-        **found,
-        "commit": apply.get("commit", Durations()),
-        "ddl": apply.get("ddl", Durations()),
-    }
+    names = (
+        ("land", land, "window"),
+        *((name, apply, name) for name in ("prepare", "send", "commit", "ddl")),
+    )
+    return {name: source.get(key, Durations()) for name, source, key in names}
 
 
 TIMED = (
