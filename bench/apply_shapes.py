@@ -18,7 +18,8 @@ import psutil
 import pyarrow as pa
 
 from sluice.bench.far_proxy import FarProxy
-from sluice.bench.shapes import SCHEMA, SHAPES, History, groups, history
+from sluice.bench.shape_parts import SCHEMA, History, groups, history
+from sluice.bench.shapes import SHAPES
 from sluice.devstack import Stack
 from sluice.devstack.launch import StackPaths, connect, drop_everything
 from sluice.devstack.repository import recording_folder

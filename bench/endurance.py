@@ -18,24 +18,30 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
-import random
 import sys
-import threading
 import time
-import urllib.request
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import psutil
-import pymysql
 
 from sluice.bench import charts, results, soak
+from sluice.bench.endurance_watch import (
+    COMES_S,
+    DATABASE,
+    TABLES,
+    Arrivals,
+    Commits,
+    Course,
+    Disturbance,
+    Endured,
+    Sample,
+)
 from sluice.bench.processes import replicating
 from sluice.devstack import Stack
-from sluice.devstack.control import AirflowClient, ClusterControl, Unreachable
-from sluice.devstack.launch import LOOPBACK, PUMP_NAMES, StackPaths, connect
+from sluice.devstack.control import AirflowClient, ClusterControl
+from sluice.devstack.launch import PUMP_NAMES, connect
 from sluice.devstack.launch.pump import GC_VARIABLE
 from sluice.devstack.progress_view import Observer, ProgressView
 from sluice.devstack.repository import default_home
@@ -44,7 +50,6 @@ from sluice.devstack.state import StackError
 from sluice.devstack.verification import verify
 from sluice.tidb import tso
 
-DATABASE, TABLES = "sluice_load", 20
 TRAFFIC = {
     "transactions": None,
     "rows": 4,
@@ -55,244 +60,8 @@ TRAFFIC = {
 }
 _SETTINGS = 'keep = "1h"\n\n[archive]\nkeep = "1h"\n\n[apply]\nmode = "{mode}"\n'
 _PUMPS_KEEP = "20m"
-_COLLECT_EVERY_S = 300.0
-"""Pumps collect hourly, counted from their start; killed ones might never.
-
-TiDB does every ten minutes.
-"""
-_GC_LIFE_S = 600.0
-"""TiDB's tidb_gc_life_time."""
 _EVERY_S = 10.0
-_PROBE_S = 0.05
-_COMES_S = 300.0
-_SETTLED_MS = 1_000.0
 _MIB = 1 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class Course:
-    """The run's actions and their times; `*_every_s` 0 is never."""
-
-    hours: float
-    rate: float
-    kill_every_s: float
-    ddl_every_s: float
-    mode: str
-    seed: int
-
-
-@dataclass(slots=True)
-class Sample:
-    """Ten seconds.
-
-    `rate`: transactions/s that became visible downstream. Lags in ms, None where none did.
-    `memory`: MiB by kind of process. `cpu`: per cent of a core, likewise. `files`, `mib`: of each
-    store.
-    """
-
-    at_s: float
-    rate: float
-    p50_ms: float | None
-    p95_ms: float | None
-    max_ms: float | None
-    memory: dict[str, float] = field(default_factory=dict)
-    cpu: dict[str, float] = field(default_factory=dict)
-    files: dict[str, int] = field(default_factory=dict)
-    mib: dict[str, float] = field(default_factory=dict)
-
-
-@dataclass(slots=True)
-class Endured:
-    """The run's result.
-
-    `killed`: [s since the beginning, what]. `refused_ddls`: those that the stand-in could not do
-    in its time.
-    """
-
-    course: Course
-    seconds: float = 0.0
-    transactions: int = 0
-    ddls: int = 0
-    refused_ddls: int = 0
-    killed: list[tuple[float, str]] = field(default_factory=list)
-    samples: list[Sample] = field(default_factory=list)
-    compared: str = ""
-    wrong: list[str] = field(default_factory=list)
-
-
-class _Arrivals(threading.Thread):
-    """Notes when each transaction's row was visible downstream.
-
-    Reads over a connection that comes back when MariaDB does.
-    """
-
-    def __init__(self, site: StackPaths) -> None:
-        super().__init__(name="arrivals", daemon=True)
-        self._site = site
-        self._over = threading.Event()
-        self._lock = threading.Lock()
-        self._new: list[tuple[int, float]] = []
-        self._last = 0
-        self._late: set[int] = set()
-        """Numbers below `_last` that haven't arrived.
-
-        A later transaction may commit before an earlier one.
-        """
-
-    def run(self) -> None:
-        while not self._over.is_set():
-            with (
-                contextlib.suppress(pymysql.err.Error, OSError),
-                contextlib.closing(connect(self._site)) as database,
-            ):
-                while not self._over.wait(_PROBE_S):
-                    self._look(database)
-
-    def _look(self, database: Any) -> None:
-        since = min(self._late, default=self._last + 1)
-        with database.cursor() as cursor:
-            cursor.execute(f"SELECT id FROM {DATABASE}.txn WHERE id >= %s ORDER BY id", (since,))
-            now = time.time() * 1000
-            found = [
-                number
-                for (number,) in cursor.fetchall()
-                if number > self._last or number in self._late
-            ]
-        if found:
-            top = max(self._last, found[-1])
-            self._late = (self._late | set(range(self._last + 1, top + 1))) - set(found)
-            self._last = top
-            with self._lock:
-                self._new += [(number, now) for number in found]
-
-    def taken(self) -> list[tuple[int, float]]:
-        """(transaction, Unix ms) of all that came since the last call."""
-        with self._lock:
-            new, self._new = self._new, []
-        return new
-
-    def stop(self) -> None:
-        self._over.set()
-        self.join(30)
-
-
-class _Commits:
-    """Times of commits upstream, read as they come, forgotten when they have arrived."""
-
-    def __init__(self, control: ClusterControl) -> None:
-        self._control = control
-        self._after = 0
-        self._wall_ms: dict[int, float] = {}
-        self._waiting: list[tuple[int, float]] = []
-        self.count = 0
-
-    def read(self, settled_ms: float = _SETTLED_MS) -> None:
-        """All but the youngest, before which an earlier commit may still be noted."""
-        until = time.time() * 1000 - settled_ms
-        for commit_ts, wall_ms, number in self._control.numbered_commits(self._after):
-            if wall_ms > until:
-                break
-            self._after = commit_ts
-            if number is not None:
-                self._wall_ms[number] = wall_ms
-                self.count += 1
-
-    def lags(self, arrivals: list[tuple[int, float]]) -> list[float]:
-        """Return how late these came, in ms, ascending.
-
-        The youngest, whose commit isn't known yet, are reported with the next ones.
-        """
-        with contextlib.suppress(Unreachable):
-            self.read()
-        arrivals, self._waiting = self._waiting + arrivals, []
-        found = []
-        for number, at in arrivals:
-            if number in self._wall_ms:
-                found.append(at - self._wall_ms.pop(number))
-            else:
-                self._waiting.append((number, at))
-        return sorted(found)
-
-
-class _Disturbance:
-    """Kills and DDL by the clock, in a thread of their own."""
-
-    def __init__(
-        self, stack: Stack, control: ClusterControl, done: Endured, report: Callable[[str], None]
-    ) -> None:
-        self._stack, self._control, self._done, self._report = stack, control, done, report
-        self._began = time.monotonic()
-        self._rng = random.Random(done.course.seed)
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="disturbance", daemon=True)
-        self.failure: Exception | None = None
-
-    def __enter__(self) -> _Disturbance:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self._over.set()
-        self._thread.join(_COMES_S)
-
-    def _run(self) -> None:
-        course = self._done.course
-        kill_at, ddl_at = (
-            self._next(self._began, each) for each in (course.kill_every_s, course.ddl_every_s)
-        )
-        collect_at = self._began + _COLLECT_EVERY_S
-        try:
-            while not self._over.wait(0.5):
-                now = time.monotonic()
-                if now >= ddl_at:
-                    ddl_at = self._next(now, course.ddl_every_s)
-                    self._add_column()
-                if now >= kill_at:
-                    kill_at = self._next(now, course.kill_every_s)
-                    if victim := soak.kill(self._stack, self._rng):
-                        self._done.killed.append((round(now - self._began, 1), victim))
-                        self._report(f"kill -9: {victim}")
-                if now >= collect_at:
-                    collect_at = now + _COLLECT_EVERY_S
-                    with contextlib.suppress(Unreachable):
-                        self._control.collect_garbage(
-                            tso.compose(int((time.time() - _GC_LIFE_S) * 1000))
-                        )
-                    _collect(self._stack)
-                soak.revive(self._stack)
-        except Exception as error:
-            self.failure = error
-
-    def _add_column(self) -> None:
-        """One that is refused may have been done all the same, so the next one has another name."""
-        table, number = (
-            self._rng.randrange(1, TABLES + 1),
-            self._done.ddls + self._done.refused_ddls,
-        )
-        try:
-            self._control.add_column(DATABASE, f"load_{table}", f"c{number}")
-        except StackError as error:
-            self._done.refused_ddls += 1
-            self._report(f"a DDL was refused: {error}")
-        else:
-            self._done.ddls += 1
-
-    def _next(self, now: float, every_s: float) -> float:
-        return now + every_s * self._rng.uniform(0.5, 1.5) if every_s else float("inf")
-
-
-def _collect(stack: Stack) -> None:
-    """Have pumps give up what they need not keep.
-
-    One that was killed a moment ago does next time.
-    """
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    ports = stack.site().ports
-    for name in PUMP_NAMES:
-        with contextlib.suppress(OSError):
-            opener.open(
-                f"http://{LOOPBACK}:{ports[name]}/debug/gc/trigger", data=b"", timeout=5
-            ).close()
 
 
 def endure(home: Path, done: Endured, report: Callable[[str], None]) -> None:
@@ -308,11 +77,11 @@ def endure(home: Path, done: Endured, report: Callable[[str], None]) -> None:
         wait_pipeline(stack, AirflowClient(stack.home, site.ports["airflow"]))
         control = ClusterControl(site.ports["cluster-control"])
         control.workload(TRAFFIC | {"rate": course.rate, "seed": course.seed})
-        arrivals, commits = _Arrivals(site), _Commits(control)
+        arrivals, commits = Arrivals(site), Commits(control)
         arrivals.start()
         try:
             _wait_first(arrivals, commits)
-            with _Disturbance(stack, control, done, report) as disturbance:
+            with Disturbance(stack, control, done, report) as disturbance:
                 for sample in _samples(stack, arrivals, commits):
                     done.samples.append(sample)
                     done.seconds = sample.at_s
@@ -330,15 +99,15 @@ def endure(home: Path, done: Endured, report: Callable[[str], None]) -> None:
         _judge(stack, done, report)
 
 
-def _wait_first(arrivals: _Arrivals, commits: _Commits) -> None:
-    deadline = time.monotonic() + _COMES_S
+def _wait_first(arrivals: Arrivals, commits: Commits) -> None:
+    deadline = time.monotonic() + COMES_S
     while not commits.lags(arrivals.taken()):
         if time.monotonic() > deadline:
-            raise StackError(f"no transaction arrived downstream within {_COMES_S:.0f} s")
+            raise StackError(f"no transaction arrived downstream within {COMES_S:.0f} s")
         time.sleep(1)
 
 
-def _samples(stack: Stack, arrivals: _Arrivals, commits: _Commits) -> Iterator[Sample]:
+def _samples(stack: Stack, arrivals: Arrivals, commits: Commits) -> Iterator[Sample]:
     began = before = time.monotonic()
     used = _used(stack)
     while True:
@@ -444,7 +213,7 @@ def _wait_applied(stack: Stack, control: ClusterControl) -> None:
     """Wait until what was committed is downstream; raise StackError if that isn't in time."""
     newest = control.status()["newest_commit_ts"]
     view = ProgressView(stack.site())
-    deadline = time.monotonic() + _COMES_S
+    deadline = time.monotonic() + COMES_S
     try:
         while (view.checkpoint.read() or 0) < newest:
             soak.revive(stack)

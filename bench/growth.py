@@ -21,6 +21,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -347,9 +348,6 @@ def _payloads(changes: Sequence[Change]) -> Iterator[tuple[int, int, bytes]]:
         yield start_ts + 1, start_ts, binlog.SerializeToString()
 
 
-# Measuring
-
-
 def _clock(call: Callable[[], Any]) -> float:
     began = time.perf_counter()
     call()
@@ -371,21 +369,13 @@ def _rss() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
-def _child(name: str, size: int, into: Any) -> None:
-    into.send(_SIZES[name][0](size))
+def _measured(name: str, size: int) -> Figures:
+    return _SIZES[name][0](size)
 
 
 def _in_process(name: str, size: int) -> Figures:
-    context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe(duplex=False)
-    process = context.Process(target=_child, args=(name, size, theirs))
-    process.start()
-    theirs.close()
-    try:
-        found: Figures = ours.recv()
-    finally:
-        process.join()
-    return found
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        return pool.submit(_measured, name, size).result()
 
 
 def main(wanted: Sequence[str]) -> None:

@@ -10,10 +10,7 @@ from __future__ import annotations
 import contextlib
 import re
 import shutil
-import signal
 import statistics
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -30,9 +27,7 @@ from sluice.devstack.launch import connect
 from sluice.devstack.repository import DAGS
 from sluice.devstack.run import fresh_stack, wait_pipeline
 from sluice.devstack.state import StackError
-from sluice.etl.copy.backfill import cancel_backfill
-from sluice.etl.settings import Settings, load_settings
-from sluice.relay.jobs import FINAL_STATES, Jobs, Runner
+from sluice.etl.settings import load_settings
 
 _WARM_LAG_MS = 2_000
 _WARM_FOR_S = 5.0
@@ -40,12 +35,12 @@ _WARM_UP_AT_MOST_S = 90.0
 _PROBE_S = 0.004
 _LATE_MS = 1_000
 _PATIENCE_S = 120.0
-_TURNS = 2
+TURNS = 2
 _SETTLES_S = 5.0
 _QUERY = "SELECT id FROM sluice_load.txn WHERE id > %s ORDER BY id"
 
 
-class _Probe:
+class LagProbe:
     """Reads the downstream table again and again, and notes when each transaction's row was there.
 
     The times are in Unix ms.
@@ -84,13 +79,14 @@ class _Probe:
         time.sleep(max(0.0, _PROBE_S - (time.perf_counter() - began)))
 
 
-def _committed(control: ClusterControl) -> dict[int, float]:
+def commit_times(control: ClusterControl) -> dict[int, float]:
+    """Return when each numbered transaction was committed (Unix ms), by its number."""
     return {
         number: wall_ms for _, wall_ms, number in control.numbered_commits() if number is not None
     }
 
 
-def _wait_warm(probe: _Probe, control: ClusterControl) -> int:
+def wait_warm(probe: LagProbe, control: ClusterControl) -> int:
     """Return the number of the transaction after which the pipeline counts as warm."""
     began = late = time.monotonic()
     while time.monotonic() - late < _WARM_FOR_S and time.monotonic() - began < _WARM_UP_AT_MOST_S:
@@ -100,7 +96,7 @@ def _wait_warm(probe: _Probe, control: ClusterControl) -> int:
             if time.monotonic() - late > _WARM_LAG_MS / 1000 and not probe.seen:
                 late = time.monotonic()
             continue
-        committed = _committed(control)
+        committed = commit_times(control)
         if probe.seen[probe.last] - committed[probe.last] > _WARM_LAG_MS:
             late = time.monotonic()
     return probe.last
@@ -142,232 +138,10 @@ class LagResult:
     windows_per_s: float = 0.0
 
 
-_BOUNDS_MS = (50, 100, 150, 200, 300, 500, 700, 1000, 1500, 2000, 3000, 5000)
+BOUNDS_MS = (50, 100, 150, 200, 300, 500, 700, 1000, 1500, 2000, 3000, 5000)
 
 
-@dataclass(slots=True)
-class BesideResult:
-    """Lags in ms without a backfill and beside one, in turns of one run; what the backfills did."""
-
-    alone: LagResult
-    beside: LagResult
-    rows: int = 0
-    chunks: int = 0
-    seconds: float = 0.0
-
-    @property
-    def added_p95_ms(self) -> float:
-        """Return how much later changes come while a backfill runs."""
-        return self.beside.p95_ms - self.alone.p95_ms
-
-
-class _Backfills:
-    """`sluice backfill` of the load table, again and again, as a process."""
-
-    def __init__(self, stack: Stack, result: BesideResult) -> None:
-        self._stack = stack
-        self._result = result
-        self._stop = threading.Event()
-        self._process: subprocess.Popen[str] | None = None
-        self._thread = threading.Thread(target=self._run, name="backfills", daemon=True)
-        self.began = threading.Event()
-        self.failure = ""
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self._stop.set()
-        if self._process is not None:
-            self._process.send_signal(signal.SIGINT)
-        self._thread.join()
-
-    def _run(self) -> None:
-        config = str(self._stack.home / "sluice.toml")
-        arguments = ["backfill", "--config", config, "--table", "sluice_load.load_1", "--json"]
-        while not self._stop.is_set() and not self.failure:
-            self._process = process = subprocess.Popen(
-                [sys.executable, "-m", "cli", *arguments],
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.PIPE,
-                text=True,
-            )
-            assert process.stderr is not None
-            printed = ""
-            for line in process.stderr:
-                printed = line
-                if line.startswith("job "):  # it is at work
-                    break
-            self.began.set()
-            began = time.monotonic()
-            more = process.communicate()[1]
-            if process.returncode and not self._stop.is_set():
-                self.failure = printed + more
-            elif printed.startswith("job "):
-                self._note(load_settings(config), printed.split()[1], time.monotonic() - began)
-
-    def _note(self, settings: Settings, name: str, seconds: float) -> None:
-        """Add what a job did until it was over, or the turn was."""
-        job = Jobs.for_pipeline(settings.open_relay()).get(name)
-        status = job.status()
-        done = status.progress.in_all.done
-        self._result.rows += done.rows
-        self._result.chunks += done.chunks
-        self._result.seconds += seconds
-        if status.state not in FINAL_STATES:
-            cancel_backfill(settings, name, Runner("sluice bench lag"))
-
-
-def measure_beside_backfill(
-    stack: Stack, rate: float, samples: int, table_rows: int, report: Callable[[str], None]
-) -> BesideResult:
-    """Run the benchmark in a stack of its own, in turns without and with a backfill.
-
-    The backfill is of a table with `table_rows` rows; half of the samples are taken each way.
-    Raises StackError.
-    """
-    result = BesideResult(LagResult(rate, 1), LagResult(rate, 1))
-    with fresh_stack(stack, None, report):
-        site = stack.site()
-        wait_pipeline(stack, AirflowClient(stack.home, site.ports["airflow"]))
-        control = ClusterControl(site.ports["cluster-control"])
-        with contextlib.closing(connect(site)) as database:
-            probe = _Probe(database)
-            fill = max(table_rows // 999, 1)
-            report(f"filling the table with {fill * 999:,} rows")
-            control.workload({"rate": "max", "transactions": fill, "rows": 1000, "updates": 0})
-            while probe.last < fill:
-                probe.look()
-            control.stop()
-            control.workload({"rate": rate, "transactions": None, "rows": 1})
-            _wait_warm(probe, control)
-            _take_turns(
-                result, probe, control, samples, _Turns(lambda: _Backfills(stack, result), report)
-            )
-        control.stop()
-    return result
-
-
-def measure_beside_archive(
-    stack: Stack, rate: float, samples: int, every_s: float, report: Callable[[str], None]
-) -> BesideResult:
-    """Run the same in turns without and with archiving, a pass every `every_s`.
-
-    The stack's own DAG `archive` must make none: [archive] every. `rows` are the changes archived,
-    `chunks` the segments. Raises StackError.
-    """
-    result = BesideResult(LagResult(rate, 1), LagResult(rate, 1))
-    with fresh_stack(stack, None, report):
-        site = stack.site()
-        wait_pipeline(stack, AirflowClient(stack.home, site.ports["airflow"]))
-        control = ClusterControl(site.ports["cluster-control"])
-        control.workload({"rate": rate, "transactions": None, "rows": 1})
-        with contextlib.closing(connect(site)) as database:
-            probe = _Probe(database)
-            _wait_warm(probe, control)
-            _take_turns(
-                result,
-                probe,
-                control,
-                samples,
-                _Turns(lambda: _Archiving(stack, result, every_s), report),
-            )
-        control.stop()
-    return result
-
-
-@dataclass(frozen=True, slots=True)
-class _Turns:
-    beside: Callable[[], _Backfills | _Archiving]
-    report: Callable[[str], None]
-
-
-def _take_turns(
-    result: BesideResult, probe: _Probe, control: ClusterControl, samples: int, turns: _Turns
-) -> None:
-    """Lags in turns alone and beside something, half of the samples each."""
-    lags: dict[bool, list[float]] = {False: [], True: []}
-    for turn in range(2 * _TURNS):
-        is_beside = turn % 2 == 1
-        with turns.beside() if is_beside else contextlib.nullcontext() as other:
-            while other is not None and not other.began.is_set():
-                probe.look()
-            first, last = probe.last, probe.last + samples // (2 * _TURNS)
-            while probe.last < last:
-                probe.look()
-        if other is not None and other.failure:
-            raise StackError(f"what lag is measured beside has failed: {other.failure}")
-        committed = _committed(control)
-        lags[is_beside] += [
-            probe.seen[number] - committed[number] for number in range(first + 1, last + 1)
-        ]
-        turns.report(f"turn {turn + 1} of {2 * _TURNS}{', beside it' if is_beside else ''}")
-    _summarize(result.alone, lags[False])
-    _summarize(result.beside, lags[True])
-
-
-_ARCHIVING = """
-import contextlib, sys, time
-from sluice.etl.history.archive.archiver import QUIET_MS, Archiver
-from sluice.etl.settings import load_settings
-with contextlib.closing(Archiver(load_settings(sys.argv[1]))) as archiver:
-    archiver.through()
-    print("began", flush=True)
-    while True:
-        time.sleep(float(sys.argv[2]))
-        began = time.monotonic()
-        archiver.through(quiet_ms=QUIET_MS)
-        done = archiver.summary
-        print(done.changes, done.segments, time.monotonic() - began, flush=True)
-"""
-
-
-class _Archiving:
-    """Passes of the archive, as the DAG's task makes them, in a process of its own."""
-
-    def __init__(self, stack: Stack, result: BesideResult, every_s: float) -> None:
-        self._arguments = [
-            sys.executable,
-            "-c",
-            _ARCHIVING,
-            str(stack.home / "sluice.toml"),
-            str(every_s),
-        ]
-        self._result = result
-        self.began = threading.Event()
-        self.failure = ""
-
-    def __enter__(self) -> Self:
-        self._process = subprocess.Popen(
-            self._arguments, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-        )
-        self._thread = threading.Thread(target=self._follow, name="archiving", daemon=True)
-        self._thread.start()
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        if self._process.poll() is not None:
-            self.failure = f"archiving ended with {self._process.returncode}"
-        self._process.terminate()
-        self._thread.join()
-
-    def _follow(self) -> None:
-        assert self._process.stdout is not None
-        base = self._result.rows, self._result.chunks
-        for line in self._process.stdout:
-            self.began.set()
-            if line != "began\n":
-                changes, segments, seconds = line.split()
-                self._result.rows, self._result.chunks = (
-                    base[0] + int(changes),
-                    base[1] + int(segments),
-                )
-                self._result.seconds += float(seconds)
-        self.began.set()
-
-
-class _Cpu:
+class ProcessCpu:
     """CPU time of the processes from now on."""
 
     def __init__(self, stack: Stack) -> None:
@@ -457,21 +231,21 @@ def measure(
         control.workload({"rate": rate, "transactions": None, "rows": rows})
         report(f"{rate:g} transactions/s of {rows} rows, warming up")
         with contextlib.closing(connect(site)) as database:
-            probe = _Probe(database)
-            first = _wait_warm(probe, control)
+            probe = LagProbe(database)
+            first = wait_warm(probe, control)
             report(f"warm after transaction {first}; taking {samples} samples")
-            cpu, began = _Cpu(stack), time.monotonic()
+            cpu, began = ProcessCpu(stack), time.monotonic()
             with _Ddl(control, course.ddl_s) as ddl:
                 while probe.last < first + samples:
                     probe.look()
             result.cpu, result.runs, result.ddls = cpu.used(), airflow.run_count(), ddl.made
             taken_s = time.monotonic() - began
         control.stop()
-        committed = _committed(control)
+        committed = commit_times(control)
         if idle_s:
             report(f"without traffic for {idle_s:g} s")
             time.sleep(_SETTLES_S)
-            cpu = _Cpu(stack)
+            cpu = ProcessCpu(stack)
             time.sleep(idle_s)
             result.idle_cpu = cpu.used()
         result.cpu_s_per_1000 = {
@@ -485,7 +259,7 @@ def measure(
         result.windows_per_s = round(_windows(stack, min(ends), max(ends)) / taken_s, 1)
     numbers = range(first + 1, first + samples + 1)
     result.late = _late([(committed[number], probe.seen[number]) for number in numbers])
-    _summarize(result, [probe.seen[number] - committed[number] for number in numbers])
+    summarize(result, [probe.seen[number] - committed[number] for number in numbers])
     return result
 
 
@@ -512,7 +286,8 @@ def _late(times: list[tuple[float, float]]) -> list[list[float]]:
     return found
 
 
-def _summarize(result: LagResult, found: list[float]) -> None:
+def summarize(result: LagResult, found: list[float]) -> None:
+    """Put the quantiles of lags (ms) into `result`."""
     lags = sorted(found)
     cuts = statistics.quantiles(lags, n=100, method="inclusive")
     result.samples = len(lags)
@@ -523,10 +298,10 @@ def _summarize(result: LagResult, found: list[float]) -> None:
         lags[-1],
     )
     below = 0
-    for bound in (*_BOUNDS_MS, float("inf")):
+    for bound in (*BOUNDS_MS, float("inf")):
         count = sum(1 for lag in lags if lag <= bound) - below
         if count:
             result.histogram[
-                f"<= {bound:g} ms" if bound != float("inf") else f"> {_BOUNDS_MS[-1]} ms"
+                f"<= {bound:g} ms" if bound != float("inf") else f"> {BOUNDS_MS[-1]} ms"
             ] = count
         below += count

@@ -17,7 +17,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from sluice.bench.apply_shapes import landed
-from sluice.bench.shapes import SHAPES, history
+from sluice.bench.shape_parts import history
+from sluice.bench.shapes import SHAPES
 from sluice.etl.changes.planning import BatchPayload, PrepareOptions, prepare
 from sluice.relay import RelayLog, WindowRecord
 

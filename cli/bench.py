@@ -24,7 +24,7 @@ from sluice.devstack import Stack
 from sluice.devstack.repository import recording_folder
 
 if TYPE_CHECKING:
-    from sluice.bench.lag import BesideResult
+    from sluice.bench.lag_beside import BesideResult
 
 
 @click.group("bench")
@@ -253,14 +253,8 @@ def lag_command(
 
     SLUICE_PUMPS in the environment sets the number of pumps [2].
     """
-    from sluice.bench.lag import (
-        Course,
-        LagResult,
-        dags_with_runs_of,
-        measure,
-        measure_beside_archive,
-        measure_beside_backfill,
-    )
+    from sluice.bench.lag import Course, LagResult, dags_with_runs_of, measure
+    from sluice.bench.lag_beside import measure_beside_archive, measure_beside_backfill
 
     if archive_every_s:
         with signals_as_interrupt():

@@ -8,7 +8,8 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from sluice.bench.shapes import SHAPES, history
+from sluice.bench.shape_parts import history
+from sluice.bench.shapes import SHAPES
 from sluice.relay import DELETE, INSERT, UPDATE
 from sluice.tidb.rows import decode_deletes, decode_inserts, decode_updates
 
