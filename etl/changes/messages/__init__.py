@@ -3,7 +3,10 @@
 A format is one module with an Encoder: row changes in columns, DDL, watermarks.
 """
 
+from collections.abc import Callable
+
 from sluice.etl.changes.messages.canal_json import CanalJson
+from sluice.etl.changes.messages.debezium_json import DebeziumJson
 from sluice.etl.changes.messages.message import (
     AS_TICDC,
     FIDELITIES,
@@ -31,7 +34,10 @@ __all__ = [
 
 BINLOG = "binlog"
 """TiDB Binlog's protobuf, a message a transaction: `sluice.etl.changes.write_plans.kafka_binlog`"""
-_ENCODERS = {"canal-json": CanalJson}
+_ENCODERS: dict[str, Callable[[MessageFormat], Encoder]] = {
+    "canal-json": CanalJson,
+    "debezium-json": DebeziumJson,
+}
 FORMATS = (BINLOG, *_ENCODERS)
 
 
@@ -39,5 +45,4 @@ def encoder_for(options: MessageFormat) -> Encoder:
     """Return the encoder of a format. Raises ValueError for one that has none."""
     if options.name not in _ENCODERS:
         raise ValueError(f"there is no encoder of {options.name!r}; known are {', '.join(FORMATS)}")
-    encoder: Encoder = _ENCODERS[options.name](options)
-    return encoder
+    return _ENCODERS[options.name](options)

@@ -10,7 +10,8 @@ from __future__ import annotations
 import base64
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -103,6 +104,22 @@ def float_digits(array: pa.Array) -> pa.LargeBinaryArray:
         ],
         BINARY,
     )
+
+
+def float_numbers(array: pa.Array) -> pa.LargeBinaryArray:
+    """Return the shortest JSON numbers that read back alike; nulls stay null."""
+    kind = np.float32 if pa.types.is_float32(array.type) else np.float64
+    return pa.array(
+        [None if value is None else str(kind(value)).encode() for value in array.to_pylist()],
+        BINARY,
+    )
+
+
+def by_distinct(array: pa.Array, encode: Callable[[Any], bytes | None]) -> pa.LargeBinaryArray:
+    """Return what `encode` makes of each different value once; nulls stay null."""
+    coded = array.dictionary_encode()
+    made = [encode(value) for value in coded.dictionary.to_pylist()]
+    return pa.array(made, BINARY).take(coded.indices)
 
 
 def objects(

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -101,6 +101,11 @@ class RowBatch:
         """Return the columns that messages have."""
         return [column for column in self.table.stored_columns if not column.hidden]
 
+    def as_kind(self, kind: int) -> RowBatch:
+        """Return the halves of updates that are deletes or inserts."""
+        old = self.old if kind == DELETE else {}
+        return replace(self, kind=kind, old=old, new={} if kind == DELETE else self.new)
+
     def take(self, places: npt.NDArray[np.int64]) -> RowBatch:
         """Return the changes at some places."""
         chosen = pa.array(places)
@@ -108,14 +113,12 @@ class RowBatch:
             {name: column.take(chosen) for name, column in images.items()}
             for images in (self.old, self.new)
         )
-        return RowBatch(
-            self.table,
-            self.kind,
-            old,
-            new,
-            self.commit_ts[places],
-            self.start_ts[places],
-            self.built_ms,
+        return replace(
+            self,
+            old=old,
+            new=new,
+            commit_ts=self.commit_ts[places],
+            start_ts=self.start_ts[places],
         )
 
 

@@ -26,6 +26,7 @@ class CanalReader:
     def __init__(self) -> None:
         self.kinds: dict[str, dict[str, str]] = {}
         """Kinds of each table's columns."""
+        self.columns: dict[str, str] = {}
         self.watermark = 0
 
     def read(self, message: Message) -> Change | None:
@@ -38,7 +39,9 @@ class CanalReader:
             op = _DDL.get(document["type"])
             return Change(op, table) if op else None
         types = {name: _TYPE.fullmatch(text) for name, text in document["mysqlType"].items()}
-        self.kinds[table] = {n: _KINDS.get(t[1], t[1]) for n, t in types.items() if t}
+        self.kinds[table] = self.columns = {
+            n: _KINDS.get(t[1], t[1]) for n, t in types.items() if t
+        }
         (row,) = document["data"]
         data = {name: _value(types[name], value) for name, value in row.items()}
         old: Row | None = None
@@ -53,6 +56,9 @@ class CanalReader:
             case "DELETE":
                 return Change("delete", table, data, None)
         raise AssertionError(document["type"])
+
+    def kept(self, value: Any, kind: str) -> Any:
+        return value
 
 
 def _value(found: Any, text: str | None) -> Any:

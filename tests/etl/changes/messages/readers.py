@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from sluice.etl.changes.messages import MessageFormat
 from tests.etl.changes.messages.canal_reader import CanalReader
+from tests.etl.changes.messages.debezium_reader import DebeziumReader
+from tests.etl.changes.messages.recorded_messages import Reader
 
-READERS: dict[str, tuple[MessageFormat, Callable[[], Any]]] = {
+READERS: dict[str, tuple[MessageFormat, Callable[[], Reader]]] = {
     "canal-json": (MessageFormat("canal-json"), CanalReader),
     "canal-json, changed columns": (
         MessageFormat("canal-json", content_compatible=True),
         CanalReader,
     ),
+    "debezium-json": (MessageFormat("debezium-json", with_schema=True), DebeziumReader),
 }

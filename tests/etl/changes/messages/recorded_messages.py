@@ -14,7 +14,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from sluice.etl.changes.messages import Message, MessageFormat, encoder_for, split_frames
 from sluice.etl.changes.planning import BatchPayload, PrepareOptions, prepare_steps
@@ -25,6 +25,21 @@ BUILT_MS = 1716613769900
 Row = dict[str, Any]
 SNAPSHOTS = {"types": "end", "shop": "b_mid", "ddl": "a_two_items", "bootstrap": "dump_sql"}
 """Snapshots of recordings before which DDL changes no rows but by messages."""
+
+
+class Reader(Protocol):
+    """A format's reader; it reads messages in order."""
+
+    kinds: dict[str, dict[str, str]]
+    """Kinds of each table's columns, as the last message had them."""
+    columns: dict[str, str]
+    """The kinds of the last change's columns."""
+
+    def read(self, message: Message) -> Change | None:
+        """Return what a message means."""
+
+    def kept(self, value: Any, kind: str) -> Any:
+        """Return what the format keeps of a value's meaning."""
 
 
 class Change(NamedTuple):
@@ -76,10 +91,9 @@ def snapshot_ts(folder: Path, label: str) -> int:
     return next(int(each["ts"]) for each in listed if each["label"] == label)
 
 
-def snapshot_rows(
-    folder: Path, label: str, kinds: dict[str, dict[str, str]]
-) -> dict[str, Counter[Any]]:
-    """Return what TiDB showed; `kinds`: each table's columns as messages had them."""
+def snapshot_rows(folder: Path, label: str, reader: Reader) -> dict[str, Counter[Any]]:
+    """Return what TiDB showed, in the columns that messages had."""
+    kinds = reader.kinds
     found = {}
     for path in (folder / "snapshots" / label).glob("*.jsonl*"):
         opener = gzip.open if path.suffix == ".gz" else open
@@ -92,7 +106,7 @@ def snapshot_rows(
             rows = Counter(
                 frozen(
                     {
-                        column: shown(value, kinds[name][column])
+                        column: reader.kept(shown(value, kinds[name][column]), kinds[name][column])
                         for column, value in zip(columns, json.loads(line), strict=True)
                         if column in kinds[name]
                     }
@@ -117,7 +131,7 @@ def meaning(value: Any, kind: str) -> Any:
     """Return a value so that two ways of writing it are equal. `kind`: as Column.kind."""
     if value is None:
         return None
-    match kind:
+    match kind.removesuffix(" not null"):
         case "int" | "year" | "bit":
             return int(value)
         case "decimal":
@@ -129,12 +143,20 @@ def meaning(value: Any, kind: str) -> Any:
             return float(value)
         case "json":
             return json.dumps(json.loads(value), sort_keys=True)
+        case "date" | "time" | "datetime" | "timestamp":
+            text = value if isinstance(value, str) else value.decode()
+            return text.rstrip("0").rstrip(".") if "." in text else text
         case _:
-            return value if isinstance(value, bytes) else value.encode("utf-8", "surrogateescape")
+            return (
+                value if isinstance(value, bytes) else str(value).encode("utf-8", "surrogateescape")
+            )
 
 
-def decoded(columns: Iterable[Column], image: Row | None) -> Row | None:
-    """Return an image of the row codec as a message's row."""
+def decoded(columns: Iterable[Column], image: Row | None, reader: Reader) -> Row | None:
+    """Return an image of the row codec as the reader has it, that has just read it."""
     if image is None:
         return None
-    return {c.name: meaning(image[c.name], c.kind) for c in columns}
+    kinds = reader.columns
+    return {
+        c.name: reader.kept(meaning(image[c.name], kinds[c.name]), kinds[c.name]) for c in columns
+    }
