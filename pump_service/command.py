@@ -172,12 +172,20 @@ class _ShareProcess:
         )
         self._process.start()
         orders.close()
+        self._has_failed = False
 
     def is_alive(self) -> bool:
         return self._process.is_alive()
 
     def is_offline(self) -> bool:
         return self._process.exitcode == _OFFLINE_CODE
+
+    def has_failed(self) -> bool:
+        with contextlib.suppress(OSError, EOFError):
+            self._has_failed = self._has_failed or (
+                self._orders.poll() and bool(self._orders.recv())
+            )
+        return self._has_failed
 
     def pause(self) -> None:
         self._order("pause")
@@ -232,10 +240,14 @@ def _run(config: Config, etcd_urls: str | None = None, orders: Connection | None
         return 2
     if orders is not None:
         threading.Thread(target=_obey, args=(pump, orders), daemon=True).start()
-    handled = 0
+    handled, is_told = 0, False
     trimmer = MallocTrimmer()
     while not pump.wait(0.2):  # signal handlers only record: a lock taken in one could deadlock
         trimmer.maybe_trim()
+        if orders is not None and not is_told and (pump.capture_status() or {}).get("failure"):
+            is_told = True
+            with contextlib.suppress(OSError):
+                orders.send("failed")
         if len(signals) > handled:
             _log.info("got signal %s", signal.Signals(signals[-1]).name)
             if handled:

@@ -54,6 +54,9 @@ class SharePump(Protocol):
     def is_offline(self) -> bool:
         """Return whether the process has ended and its pump is offline."""
 
+    def has_failed(self) -> bool:
+        """Return whether an error has ended the capture for good; the pump still has readers."""
+
     def pause(self) -> None:
         """Have the pump end; it is expected back."""
 
@@ -192,6 +195,14 @@ class ShareHolder:
         """Start pumps again that died, and let go of those that are offline."""
         for number, held in list(self._held.items()):
             if held.pump.is_alive():
+                if held.pump.has_failed() and number not in self._declined:
+                    self._declined.add(number)
+                    _log.error(
+                        "capture has ended, others may try share=%d/%d pump=%s",
+                        number,
+                        self._count,
+                        held.pump.node_id,
+                    )
                 continue
             if held.pump.is_offline():
                 if not held.is_leaving:  # an operator wants it so

@@ -62,7 +62,7 @@ class Pump:
             (folder / ".node").touch()
             world.stores[config.data_dir] = Store(begin, begin)
         self.store = world.stores[config.data_dir]
-        self.state, self.runs, self.is_frozen = "online", True, False
+        self.state, self.runs, self.is_frozen, self.failed = "online", True, False, False
         world.pumps[self.node_id] = self
 
     @property
@@ -77,7 +77,8 @@ class Pump:
 
     def tick(self):
         if self.runs and not self.is_frozen:
-            self.store.frontier = self.seen = self.world.now
+            self.store.frontier = self.store.frontier if self.failed else self.world.now
+            self.seen = self.store.frontier
             if self.state == "closing" and self.world.lo >= self.closes_at:
                 self.state, self.runs = "offline", False
 
@@ -91,6 +92,9 @@ class Pump:
 
     def is_offline(self):
         return self.state == "offline"
+
+    def has_failed(self):
+        return self.failed
 
     def pause(self):
         self.state, self.runs = "paused", False
@@ -259,3 +263,22 @@ def test_a_share_that_an_operator_takes_offline_goes_to_another_member(tmp_path)
     assert not any(each.share == pump.share for each in world.own(NAMES[0]) if each.runs)
     assert any(each.share == pump.share for each in world.own(NAMES[1]) if each.runs)
     assert world.lo >= world.now - 2 * SECOND
+
+
+def test_a_share_whose_capture_failed_goes_to_a_member_whose_capture_runs(tmp_path):
+    world = World(tmp_path)
+    for name in NAMES:
+        world.start(name)
+    world.pass_s(20)
+    failed = next(pump for pump in world.pumps.values() if pump.runs)
+    failed.failed = True
+    world.pass_s(20)
+    (other,) = (p for p in world.pumps.values() if p.runs and p.share == failed.share)
+    assert other is not failed and failed.state == "offline"
+    assert world.lo >= world.now - 2 * SECOND
+    other.failed = True
+    world.pass_s(20)
+    (last,) = (p for p in world.pumps.values() if p.runs and p.share == failed.share)
+    last.failed = True
+    world.pass_s(20)
+    assert last.runs and last.state == "online", "it still has what readers want"
