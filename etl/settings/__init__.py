@@ -14,19 +14,17 @@ from sluice.etl.lazy_exports import lazy_getattr
 if TYPE_CHECKING:
     from sluice.etl.settings.drainer_toml import read_drainer
     from sluice.etl.settings.errors import SettingsError
+    from sluice.etl.settings.job_sections import Archive, Quality, Verify
     from sluice.etl.settings.other_target import read_target, with_target
     from sluice.etl.settings.pipeline_names import CONFIG_VARIABLE, FOLDER_VARIABLE
     from sluice.etl.settings.sections import (
         MODES,
         Apply,
-        Archive,
         Downstream,
-        Quality,
         Relay,
         Settings,
         Target,
         Upstream,
-        Verify,
         Window,
         downstream_name,
     )
@@ -69,15 +67,15 @@ __getattr__ = lazy_getattr(
         "with_target": "sluice.etl.settings.other_target",
         "MODES": "sluice.etl.settings.sections",
         "Apply": "sluice.etl.settings.sections",
-        "Archive": "sluice.etl.settings.sections",
+        "Archive": "sluice.etl.settings.job_sections",
         "Downstream": "sluice.etl.settings.sections",
-        "Quality": "sluice.etl.settings.sections",
+        "Quality": "sluice.etl.settings.job_sections",
         "Relay": "sluice.etl.settings.sections",
         "Settings": "sluice.etl.settings.sections",
         "Spark": "sluice.etl.settings.spark",
         "Target": "sluice.etl.settings.sections",
         "Upstream": "sluice.etl.settings.sections",
-        "Verify": "sluice.etl.settings.sections",
+        "Verify": "sluice.etl.settings.job_sections",
         "Window": "sluice.etl.settings.sections",
         "downstream_name": "sluice.etl.settings.sections",
         "File": "sluice.etl.settings.sinks",

@@ -19,10 +19,11 @@ from pathlib import Path
 
 from sluice.etl.settings.drainer_toml import DrainerSettingsError, read_drainer
 from sluice.etl.settings.errors import SettingsError
+from sluice.etl.settings.job_sections import Quality
 from sluice.etl.settings.pipeline_names import CONFIG_VARIABLE, FOLDER_VARIABLE, NAME, name_of
 from sluice.etl.settings.rules import RuleError, parse_filter, parse_routes
 from sluice.etl.settings.section_parser import parse_section
-from sluice.etl.settings.sections import MODES, Downstream, Quality, Settings
+from sluice.etl.settings.sections import MODES, Downstream, Settings
 from sluice.etl.settings.store_connection import provide_credentials
 
 log = logging.getLogger("sluice")

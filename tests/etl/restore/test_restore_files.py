@@ -24,7 +24,7 @@ from sluice.etl.restore import (
     run_files,
 )
 from sluice.etl.settings import Downstream, Relay, Settings, Upstream
-from sluice.etl.settings.sections import Restore
+from sluice.etl.settings.job_sections import Restore
 from sluice.etl.tasks.job_kinds import begin, work
 from tests.etl.relay_from_recording import RECORDINGS
 from tests.etl.restore.restoring import archive_of, restore_files

@@ -24,7 +24,7 @@ from sluice.etl.history.find import (
 from sluice.etl.history.find import recent as backwards
 from sluice.etl.history.history_log import HistoryLog
 from sluice.etl.settings import Downstream, Relay, Settings, Upstream
-from sluice.etl.settings.sections import Archive
+from sluice.etl.settings.job_sections import Archive
 from sluice.relay import RelayGapError, RelayLog
 from sluice.relay import archive as relay_archive
 from sluice.relay.window import window_path

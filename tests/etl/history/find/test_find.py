@@ -16,7 +16,7 @@ from sluice.etl.changes.recorded_schema import RecordedSchema
 from sluice.etl.history.find import ConditionError, FindError, SearchQuery, SearchResults, search
 from sluice.etl.history.history_log import HistoryLog
 from sluice.etl.settings import Downstream, Relay, Settings, Spark, Upstream
-from sluice.etl.settings.sections import Archive
+from sluice.etl.settings.job_sections import Archive
 from sluice.relay import DELETE, INSERT, UPDATE, RelayLog
 from sluice.relay import archive as relay_archive
 from sluice.relay.archive import ArchiveLog, Pins, RemovedError, write_log
