@@ -268,6 +268,11 @@ class _CaptureCollector:
         for state, number in status.regions.items():
             regions.add_metric([state], number)
         yield regions
+        share = GaugeMetricFamily(
+            prefix + "share", "1, for the share of the tables that is captured", labels=["share"]
+        )
+        share.add_metric([status.share or "1/1"], 1)
+        yield share
         replicas = GaugeMetricFamily(
             prefix + "replica_differs",
             "1 if another pump that captures the cluster holds something else",

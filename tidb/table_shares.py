@@ -7,6 +7,7 @@ partition to another may change shares: its delete and its insert are then in tw
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Self
 
@@ -74,6 +75,18 @@ class Share:
         if last - first >= _MAX_COUNTED_TABLES:
             return True
         return any(self.owns(physical_id) for physical_id in range(first, last + 1))
+
+
+def missing_shares(present: Iterable[Share]) -> list[Share]:
+    """Return the shares that are missing; none if those of any count are all present."""
+    found = set(present)
+    missing: list[Share] = []
+    for count in sorted({share.count for share in found}):
+        lacks = {Share(number, count) for number in range(1, count + 1)} - found
+        if not lacks:
+            return []
+        missing += sorted(lacks, key=lambda share: share.number)
+    return missing
 
 
 def _has_id(key: bytes) -> bool:

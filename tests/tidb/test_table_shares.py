@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluice.tidb.table_shares import MAX_SHARES, Share
+from sluice.tidb.table_shares import MAX_SHARES, Share, missing_shares
 
 ids = st.integers(1, 1 << 40)
 counts = st.integers(1, MAX_SHARES)
@@ -35,6 +35,23 @@ def test_schema_keys_and_tables_of_tidb_are_in_every_share(count):
         assert share.owns_key(b"mDB:1") and share.owns_key(b"t")
         assert share.owns(0xFFFF_FFFF_FFFF - 1), "mysql.tidb_ddl_job"
         assert share.may_own(b"m", b"n") and share.may_own(b"t", b"u")
+
+
+@pytest.mark.parametrize(
+    ("present", "missing"),
+    [
+        ("", ""),
+        ("1/1", ""),
+        ("1/2", "2/2"),
+        ("1/2 2/2", ""),
+        ("1/1 2/3", ""),
+        ("1/2 2/2 1/3", ""),
+        ("2/3 2/3", "1/3 3/3"),
+        ("2/2 3/3", "1/2 1/3 2/3"),
+    ],
+)
+def test_shares_are_missing_unless_those_of_one_count_are_all_there(present, missing):
+    assert " ".join(map(str, missing_shares(map(Share.parse, present.split())))) == missing
 
 
 rests = st.sampled_from([b"", b"_i", b"_r", b"_r\x80\x01", b"_s"])

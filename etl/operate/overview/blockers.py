@@ -14,6 +14,7 @@ from sluice.etl.operate.overview.model import (
     Overview,
 )
 from sluice.tidb import tso
+from sluice.tidb.table_shares import Share, missing_shares
 
 __all__ = ["blockers"]
 
@@ -109,6 +110,16 @@ def _pump_blockers(seen: Overview) -> Iterator[str]:
                 + "".join(f"; it {line}" for line in pump.capture[:1])
                 + "".join(f"; {line}" for line in pump.capture[1:])
             )
+    present = [
+        Share.parse(pump.share) if pump.share else Share()
+        for pump in seen.pumps
+        if pump.is_captured and pump.registry_state != "offline"
+    ]
+    for share in missing_shares(present):
+        yield (
+            f"share {share} of the tables has no pump: nothing more can be landed until one"
+            f' captures it (`share = "{share}"` in [capture])'
+        )
     if not seen.pumps and "upstream" in seen.as_of_ms:
         yield "no pump is registered: TiDB has nowhere to send what it commits"
 

@@ -32,6 +32,7 @@ from sluice.relay.jobs import Jobs, WriteScope
 from sluice.relay.measures import CounterRecorder, CounterStore, source_of
 from sluice.relay.verification_log import TableVerified, Verifications, VerifiedRun
 from sluice.tidb import EtcdClient, NodeStatus, Registry, tso
+from sluice.tidb.etcd import CAPTURED_LABEL, SHARE_LABEL
 from tests.relay.relaykit import window
 
 
@@ -224,3 +225,18 @@ def test_of_a_relay_log_that_is_away_it_alone_is_named_and_the_newest_that_is_kn
     assert {"relay"} <= seen.errors.keys() <= {"relay", "archive"}
     assert (seen.landing.state, seen.landing.at_ts, seen.downstream.at_ts) == (UNKNOWN, hi, hi)
     assert "the relay log doesn't answer" in seen.held_back[0]
+
+
+def test_a_share_of_the_tables_without_a_pump_is_named(
+    settings: Settings, registry: Registry
+) -> None:
+    for number, state in ((1, "online"), (2, "online"), (3, "offline")):
+        label = {CAPTURED_LABEL: "7", SHARE_LABEL: f"{number}/3"}
+        ts = ago(-3_600_000)
+        registry.register_pump(
+            NodeStatus(f"p{number}", "h:1", state, label=label, max_commit_ts=ts)
+        )
+    seen = overview(settings)
+    assert [each.share for each in seen.pumps] == ["1/3", "2/3", "3/3"]
+    (line,) = (line for line in seen.held_back if "share" in line)
+    assert line.startswith("share 3/3 of the tables has no pump")
