@@ -49,7 +49,7 @@ class Figure:
 
 
 def figures(found: Any, path: str = "") -> Iterator[tuple[str, float]]:
-    """Every number in a result, with the names that lead to it."""
+    """Yield every number in a result, with the names that lead to it."""
     if isinstance(found, bool):
         return
     if isinstance(found, int | float):

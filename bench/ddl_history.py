@@ -121,7 +121,7 @@ def _write(folder: Path, size: int, tables: int) -> int:
 
 
 def _jobs(size: int, tables: int) -> Iterator[dict[str, Any]]:
-    """Each table is created, then gets one column more again and again."""
+    """Return jobs that create each table, and then add a column to one again and again."""
     model = _recorded_job()
     info = model["binlog"]["TableInfo"]
     yield model | {

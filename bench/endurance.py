@@ -146,7 +146,7 @@ def _memory(stack: Stack) -> dict[str, float]:
 
 
 def _used(stack: Stack) -> dict[str, dict[psutil.Process, float]]:
-    """Seconds of CPU time of each process so far, by its kind.
+    """Return the seconds of CPU time of each process so far, by its kind.
 
     {} while one of them is being killed.
     """

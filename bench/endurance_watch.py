@@ -124,7 +124,7 @@ class Commits:
         self.count = 0
 
     def read(self, settled_ms: float = SETTLED_MS) -> None:
-        """All but the youngest, before which an earlier commit may still be noted."""
+        """Read all commits but the youngest: an earlier one may still be noted before those."""
         until = time.time() * 1000 - settled_ms
         for commit_ts, wall_ms, number in self._control.numbered_commits(self._after):
             if wall_ms > until:
@@ -201,7 +201,7 @@ class Disturbance:
             self.failure = error
 
     def _add_column(self) -> None:
-        """One that is refused may have been done all the same, so the next one has another name."""
+        """Add a column under a new name: a refused one may have been added all the same."""
         table, number = (
             self._rng.randrange(1, TABLES + 1),
             self._done.ddls + self._done.refused_ddls,

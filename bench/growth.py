@@ -361,7 +361,7 @@ def _cpu(call: Callable[[], Any]) -> float:
 
 
 def _per(times: int, call: Callable[[], Any]) -> float:
-    """Microseconds of CPU time a call, the least of some rounds."""
+    """Return the microseconds of CPU time of a call, the least of some rounds."""
     return 1e6 * min(_cpu(lambda: [call() for _ in range(times)]) for _ in range(_BEST_OF)) / times
 
 

@@ -77,7 +77,7 @@ def _pull(cluster_id: int) -> bytes:
 
 
 def answers_not_taken(address: str, cluster_id: int, stop: Stop) -> None:
-    """No window for answers, thousands of calls, and WINDOW_UPDATEs of a byte."""
+    """Send thousands of calls with no window for answers, and WINDOW_UPDATEs of a byte."""
     connection = Connection(address, {f.SETTING_INITIAL_WINDOW_SIZE: 0})
     probe = _probe(cluster_id)
     for first in range(1, 100_001, 1000):

@@ -31,7 +31,7 @@ _CLOSED = f.PREFACE + f.settings({f.SETTING_INITIAL_WINDOW_SIZE: 0})
 
 @dataclass(frozen=True, slots=True)
 class Harm:
-    """What each connection sends: once, and then over and over."""
+    """Frames that each connection sends: once, and then over and over."""
 
     first: bytes
     again: bytes = b""

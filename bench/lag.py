@@ -57,7 +57,7 @@ class LagProbe:
         self.seen: dict[int, float] = {}
 
     def look(self) -> None:
-        """One query; returns after `_PROBE_S` at the earliest.
+        """Query once; return after `_PROBE_S` at the earliest.
 
         Raises StackError if nothing has arrived for long.
         """

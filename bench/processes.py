@@ -81,7 +81,7 @@ def _family(process: psutil.Process) -> list[psutil.Process]:
 
 
 def cpu_s(stack: Stack) -> dict[str, float]:
-    """Seconds of CPU time so far, of each kind in `replicating`.
+    """Return the seconds of CPU time so far, of each kind in `replicating`.
 
     Airflow's are with those of its children that have ended, tasks of a run that is over among
     them.
@@ -107,7 +107,7 @@ class SparkProcesses:
         self._client = psutil.Process()
 
     def cpu(self) -> dict[str, float]:
-        """Seconds so far; `workers` are Spark's Python workers."""
+        """Return the seconds so far; `workers` are Spark's Python workers."""
         return {
             "client": sum(self._client.cpu_times()[:2]),
             "JVM": sum(self._spark.cpu_times()[:2]),

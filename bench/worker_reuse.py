@@ -34,7 +34,7 @@ _AFTER_WORKER = ("taken over", "killed", "worker killed", "worker frozen")
 
 
 def points() -> list[Point]:
-    """All of them, in an order of chance that stays the same."""
+    """Return all points, in a random order that stays the same."""
     driver = (
         Point(f"{step} {n}", "", then)
         for step, n, then in itertools.product(_DRIVER, _WINDOWS, _AFTER_DRIVER)

@@ -33,7 +33,7 @@ _PART_WIDTH, _STATE_WIDTH, _LAG_WIDTH, _RATE_WIDTH = 12, 9, 12, 18
 
 @dataclass(frozen=True, slots=True)
 class PipelineView:
-    """What is to be shown of a pipeline.
+    """The values shown of a pipeline.
 
     `error`: why it can't be seen now, "" if it can; `overview` is older then.
     """

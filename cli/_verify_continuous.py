@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from sluice.etl.verify.continuous import ContinuousSummary
 
 _LINE_INTERVAL_S = 10.0
-"""How often the counts are printed: often enough to see progress, rarely enough for a log of days.
+"""Interval of printed counts: short enough to see progress, long enough for a log of days.
 """
 
 

@@ -13,7 +13,7 @@ from sluice.cli._stack import signals_as_interrupt
 _LISTEN = "127.0.0.1:8249"
 """The port that a Drainer has."""
 _ONCE_TIMEOUT_S = 15.0
-"""There is no second sample that could complete this one."""
+"""Time for one sample, as no second one could complete it."""
 
 
 @click.command("metrics")

@@ -45,7 +45,7 @@ def command(*, wanted: bool) -> int:
 
 
 def _show_versions() -> None:
-    """Which packages have another version than the one this release was tested with."""
+    """Print which packages have another version than the one this release was tested with."""
     from sluice.devstack.repository import untested
 
     different = untested()

@@ -18,7 +18,7 @@ __all__ = ["FailedExpectation", "QualityResults", "QualityRun"]
 
 
 class QualityResults:
-    """What a pipeline's runs have found. Every method raises OSError, RelayError."""
+    """Results of a pipeline's runs. Every method raises OSError, RelayError."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings

@@ -37,28 +37,28 @@ OnSuiteDone = Callable[[QualityRun], None]
 
 @dataclass(frozen=True, slots=True)
 class QualityRequest:
-    """What is to be looked at."""
+    """A request to check suites."""
 
     on: str = "downstream"
     """One of `sluice.expectations.suite.DATASETS`."""
     suites: tuple[str, ...] = ()
     """Names, also with * and ?; empty: all."""
     ts: int = 0
-    """For the lake: check as of this TSO; 0: where the archive ends."""
+    """TSO as of which the lake is checked; 0: where the archive ends."""
     target: dict[str, Any] = field(default_factory=dict)
-    """For a copy: its server, as `sluice.etl.settings.read_target` gives it."""
+    """Server of a copy, as `sluice.etl.settings.read_target` gives it."""
 
 
 @dataclass(frozen=True, slots=True)
 class QualitySummary:
-    """What came of a run."""
+    """Outcome of a run."""
 
     run: str
     suites: tuple[QualityRun, ...]
     index: str
     """The Data Docs' first page: a path or a URL."""
     paused: bool = False
-    """Whether this run paused applying."""
+    """True if this run paused applying."""
 
     def check(self) -> None:
         """Raise QualityFailedError if an expectation failed that fails the run."""
@@ -142,7 +142,7 @@ def open_dataset(settings: Settings, request: QualityRequest) -> Iterator[tuple[
 
 
 class _Run:
-    """What is found, suite after suite."""
+    """A run in progress, suite after suite."""
 
     def __init__(self, settings: Settings, run: str, began_ms: int, say: OnSuiteDone) -> None:
         self.docs = QualityResults(settings).docs()

@@ -30,7 +30,7 @@ class SuiteError(RequestError):
 
 
 class QualityError(RequestError):
-    """It can't be looked at what was asked for."""
+    """The requested data can't be checked."""
 
 
 class QualityFailedError(SluiceError):
@@ -64,7 +64,7 @@ class Expectation:
     why: str = ""
     """The reason for the expectation, for people."""
     on: tuple[str, ...] = ()
-    """Only there; empty: wherever its suite is looked at."""
+    """Datasets on which it is checked; empty: wherever its suite is checked."""
 
     @property
     def about(self) -> str:

@@ -37,7 +37,7 @@ _LEGEND = """\
 
 
 class WriteResult(Enum):
-    """What became of a file."""
+    """Outcome for a file."""
 
     NEW = "new"
     AGAIN = "proposed again"

@@ -28,7 +28,7 @@ _DECIMAL_DIGITS = 100
 
 @dataclass(frozen=True, slots=True)
 class SumChange:
-    """By how much a column's sum is another, and how many rows are different."""
+    """Change of a column's sum, and of the number of rows."""
 
     column: str
     change: Decimal

@@ -87,7 +87,7 @@ def recent_actions(pipeline: NamedPipeline, most: int) -> list[dict[str, Any]]:
 
 
 class NoRunError(RequestError):
-    """There is no run that could be repeated."""
+    """No DAG run could be repeated, or triggered."""
 
 
 def run_conf(dag_id: str, run_id: str) -> dict[str, Any]:

@@ -34,9 +34,9 @@ __all__ = [
 
 CACHE_TTL_S = 1.5
 _WAIT_TIMEOUT_S = 0.5
-"""How long a caller waits for a new answer where there is an old one."""
+"""Time that a caller waits for a new answer where there is an old one."""
 _FIRST_WAIT_TIMEOUT_S = 0.8
-"""How long a caller waits where there is no old answer."""
+"""Time that a caller waits where there is no old answer."""
 _WORTH = 10
 """An answer stays valid for at least this many times its computing time."""
 _STALE_TTL_S = 300.0
@@ -48,7 +48,7 @@ _MAX_ENTRIES = 500
 
 
 class StillComputing(Signal):
-    """There is no answer yet; it is being worked out."""
+    """The answer is still being computed."""
 
 
 class ResponseCache:

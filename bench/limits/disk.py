@@ -21,7 +21,7 @@ from sluice.bench.limits import Figures, Round
 _CASES = ((16, 128), (64, 128), (256, 128), (64, 1024))
 _MOST_BYTES = (2**16, 2**18, 2**20, 2**22)
 _FILE_BYTES = 2**28
-"""How long a file becomes before another one is begun."""
+"""Size of a file before another one is begun."""
 
 
 @contextmanager

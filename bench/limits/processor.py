@@ -72,7 +72,7 @@ def _loop() -> int:
 
 
 def _took(call: Callable[[], object], seconds: float) -> float:
-    """Seconds a call."""
+    """Return the seconds of a call."""
     calls = 0
     began = time.perf_counter()
     while not calls or time.perf_counter() - began < seconds:

@@ -296,7 +296,7 @@ def _starts_with_at(data: Bytes, at: Ints, text: bytes) -> np.ndarray:
 def _without_overlaps(
     at: Ints, ends: np.ndarray, separator: int, terminator: int
 ) -> tuple[Ints, np.ndarray]:
-    """Without what begins inside of the mark before it."""
+    """Return the marks without those that begin inside of the mark before them."""
     size = np.where(ends, terminator, separator)
     if len(at) < 2 or (at[1:] >= at[:-1] + size[:-1]).all():
         return at, ends

@@ -54,7 +54,7 @@ class DumpListing:
     sequences: set[tuple[str, str]] = field(default_factory=set)
 
     def tables(self) -> list[tuple[str, str]]:
-        """All that have rows or a definition and are tables, sorted."""
+        """Return the tables that have rows or a definition, sorted."""
         return sorted((self.rows.keys() | self.schemas.keys()) - self.views - self.sequences)
 
 

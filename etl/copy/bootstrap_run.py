@@ -58,7 +58,7 @@ class BootstrapRun(CopyJob):
         super().__init__(place, what, job, run, on_progress)
 
     def whole(self, make: MakeLoads) -> BootstrapSummary:
-        """All of it in this process, up to where it is ordered to stop."""
+        """Copy everything in this process, up to where it is ordered to stop."""
         try:
             self._prepare()
             self._copy(make, 0, 1)

@@ -35,7 +35,7 @@ log = logging.getLogger("sluice.copy")
 
 _REGISTRATION_TIMEOUT_S = 30.0
 READY_TIMEOUT_S = 90.0
-"""How long a copy waits to know whether it may begin.
+"""Time that a copy waits to know whether it may begin.
 
 Nothing is lost by waiting, and by beginning again neither.
 """

@@ -44,7 +44,7 @@ class SourceSchema:
         )
 
     def of_users(self) -> SourceSchema:
-        """Without TiDB's own databases."""
+        """Return the definitions without TiDB's own databases."""
         return replace(
             self,
             schemas=tuple(

@@ -119,7 +119,7 @@ class DumplingFolder:
 
     @property
     def listing(self) -> DumpListing:
-        """The files, by table."""
+        """Return the files, by table."""
         return self._listing
 
     def tables(self) -> list[TableEstimate]:

@@ -49,7 +49,7 @@ ShowProgress = Callable[[CopyProgressCounts], None]
 
 
 class BootstrapSession:
-    """What a process needs for a bootstrap: the cluster, the source, TiDB's GC held back."""
+    """The resources of a bootstrap: the cluster, the source, TiDB's GC held back."""
 
     def __init__(
         self,
@@ -191,7 +191,7 @@ class BootstrapSession:
         return spark
 
     def release(self, summary: BootstrapSummary) -> None:
-        """Once it is over TiDB's GC goes on.
+        """Let TiDB's GC continue once the job is over.
 
         Of one that was given up the pumps need keep nothing.
         """

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from sluice.etl.settings import Upstream
 _READ_TIMEOUT_S = 600
 _UNREAD_S = 3600
-"""How long the server keeps a result that waits for the downstream."""
+"""Time for which the server keeps a result that waits for the downstream."""
 _SETTINGS = (
     "time_zone = '+00:00'",
     "sql_mode = ''",
@@ -140,7 +140,7 @@ class TidbSession:
         self.query(fill_placeholders("SET @@tidb_snapshot = %s", (str(ts),)))
 
     def query(self, statement: str) -> list[tuple[bytes | None, ...]]:
-        """All rows of a small result."""
+        """Return all rows of a small result."""
         with self._translated_errors(statement), self._connection.cursor() as cursor:
             cursor.execute(statement)
             return list(cursor.fetchall())

@@ -56,7 +56,7 @@ def loads_of(table: Table, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Rec
 
 
 def _single_value(payload: pa.Buffer) -> pa.BinaryArray:
-    """One value, without a copy."""
+    """Return an array of one value, without a copy."""
     return pa.BinaryArray.from_buffers(
         pa.binary(), 1, [None, pa.array([0, payload.size], pa.int32()).buffers()[1], payload]
     )

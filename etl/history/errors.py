@@ -24,7 +24,7 @@ __all__ = [
 
 
 class NotYetLandedError(RequestError):
-    """What is to be archived isn't in the relay log yet."""
+    """Windows that are to be archived aren't in the relay log yet."""
 
     hint = "wait until landing has come so far (`sluice status`), or name an earlier moment"
 
@@ -82,7 +82,7 @@ class RetainError(SluiceError):
 
 
 class NotArchivedError(RetainError):
-    """What the archive holds of some windows isn't what the relay log holds.
+    """The archive holds some windows otherwise than the relay log.
 
     The relay log keeps them.
     """

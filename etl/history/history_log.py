@@ -16,7 +16,7 @@ from sluice.tidb import tso
 
 @dataclass(frozen=True, slots=True)
 class LogRange:
-    """What was committed after `since` through `until` (TSO), in a log."""
+    """A range of a log: what was committed after `since` through `until` (TSO)."""
 
     log: WindowLog
     since: int
@@ -44,7 +44,7 @@ class LogRange:
 
 @dataclass(frozen=True, slots=True)
 class HistoryLog:
-    """What there is of the past: from `first` (TSO) on, through `last`.
+    """The windows of archive and relay log, from `first` (TSO) through `last`.
 
     `archived`: what of it the archive has.
     """

@@ -210,7 +210,7 @@ def remove_override(settings: Settings, commit_ts: int, start_ts: int = 0) -> st
 
 
 def _committed_at(target: Target, relay: RelayLog, commit_ts: int) -> dict[int, str]:
-    """By start_ts, ``ddl`` or ``rows`` for all that was committed then; {} if it isn't landed yet.
+    """Return by start_ts ``ddl`` or ``rows`` for all committed then; {} if it isn't landed yet.
 
     Raises OperateError if it is too late or there is nothing.
     """

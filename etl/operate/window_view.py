@@ -28,7 +28,7 @@ _DDL_FIELDS_SHOWN = (
 
 
 class NotLandedError(RequestError, ValueError):
-    """No landed window holds what was asked for; the message names the range that is landed."""
+    """The timestamp is in no landed window; the message names the range that is landed."""
 
 
 def find_window(relay: RelayLog, ts: int) -> tuple[WindowRecord, bool]:

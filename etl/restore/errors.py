@@ -4,12 +4,7 @@ from __future__ import annotations
 
 from sluice.errors import RequestError, SluiceError
 
-__all__ = [
-    "DrillError",
-    "DrillFailedError",
-    "RestoreError",
-    "RestoreMismatchError",
-]
+__all__ = ["DrillError", "DrillFailedError", "RestoreError", "RestoreMismatchError"]
 
 
 class RestoreError(RequestError):
@@ -17,7 +12,7 @@ class RestoreError(RequestError):
 
 
 class RestoreMismatchError(SluiceError):
-    """What was restored isn't what was computed independently; names the tables.
+    """Restored tables aren't what was computed independently; the message names them.
 
     They are there to be looked at.
     """
@@ -30,7 +25,7 @@ class RestoreMismatchError(SluiceError):
 
 
 class DrillError(RequestError):
-    """There is nothing to try yet, or not as it was asked for. Nothing has changed."""
+    """No drill is possible yet, or not as requested. Nothing has changed."""
 
     hint = "`sluice archive status` shows the restorable range; `sluice snapshot make` makes one"
 

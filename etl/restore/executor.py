@@ -19,7 +19,7 @@ __all__ = ["RestoreExecutor", "SparkExecutor"]
 
 
 class RestoreExecutor(Protocol):
-    """Where a restore's rows and changes are prepared; `own`: the settings of the restore."""
+    """Prepares a restore's rows and changes; `own`: the settings of the restore."""
 
     def loads(self, own: Settings, source: SnapshotSource) -> AbstractContextManager[MakeLoads]:
         """Open what turns chunks of a snapshot into loads."""

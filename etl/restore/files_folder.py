@@ -233,7 +233,7 @@ class RestoreFolder:
 
     @contextlib.contextmanager
     def _exclusive(self) -> Iterator[None]:
-        """No other process is in here meanwhile, and the restore is this one's."""
+        """Keep other processes out, and check that the restore is this one's."""
         with _locked(self._folder / _LOCK):
             self._check()
             yield

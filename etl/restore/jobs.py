@@ -36,7 +36,7 @@ from sluice.tidb.table_name import full_name
 __all__ = ["cancel_files", "cancel_restore", "create_or_resume", "run_files", "run_restore"]
 
 _FILES_DOWNSTREAM = "files"
-"""In the place of a downstream's name: two jobs do not write to one folder."""
+"""Stands for a downstream's name, so that two jobs do not write to one folder."""
 ShowProgress = Callable[[CopyProgressCounts], None]
 Request = RestoreRequest | FilesRequest
 

@@ -45,7 +45,7 @@ class RestoreGroup:
     ids: frozenset[int]
     names: frozenset[Name]
     begun: tuple[Table, ...]
-    """Those that were there at the beginning, as they were."""
+    """Tables that were there at the beginning, as they were."""
     ddls: tuple[DdlJob, ...]
     gone: frozenset[int]
     """Those of `ids` of which no row can be there in the end: dropped or truncated between, and
@@ -86,7 +86,7 @@ class TableLineage:
 
     @property
     def now(self) -> dict[int, Table]:
-        """As far as windows have been followed."""
+        """Return the tables as of the last window that was followed."""
         return self._replay.tables
 
     @property

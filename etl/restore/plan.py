@@ -66,7 +66,7 @@ class RestorePlan(JsonDocument):
     """Tables that are there and go."""
     windows: int = 0
     unarchived: int = 0
-    """How many of the windows are landed and not archived yet."""
+    """Number of the windows that are landed and not archived yet."""
     ddls: tuple[str, ...] = ()
     cost: RestoreCost = RestoreCost()
     problems: tuple[str, ...] = ()
@@ -116,7 +116,7 @@ def _duration(seconds: float) -> str:
 
 @dataclass(frozen=True, slots=True)
 class RestoreVerification(JsonDocument):
-    """How the restored tables were verified.
+    """Counts of how the restored tables were verified.
 
     `tables` with `rows` were compared with the state that Spark computes from snapshot and archive,
     and those of `with_tidb` with TiDB as of the moment; `note` names what wasn't, and why.
@@ -130,7 +130,7 @@ class RestoreVerification(JsonDocument):
 
 @dataclass(frozen=True, slots=True)
 class RestoreSummary(JsonDocument):
-    """What was done.
+    """Outcome of a restore.
 
     `snapshot_rows`, `changes` and `ddls` count what this process loaded and applied; `seconds` of
     each stage, and of all. `state`: DONE, PAUSED or CANCELLED; `left`: what a cancelled one left.

@@ -65,7 +65,7 @@ class _RestorePlanner:
         self._problems: list[str] = []
         self._notes: list[str] = []
         self.is_snapshot_lacking = False
-        """Whether the snapshot lacks some of the requested tables: an older one may not."""
+        """True if the snapshot lacks some of the requested tables: an older one may not."""
 
     def plan(self) -> RestorePlan:
         past, request = self._sources, self._request
@@ -221,7 +221,7 @@ class _RestorePlanner:
         )
 
     def _check_beside(self, targets: set[str]) -> None:
-        """On the pipeline's own server nothing may go where it writes."""
+        """Note a problem if the restore would go where the pipeline writes on its own server."""
         pipeline = self._settings
         written = {
             folded(pipeline.routes.target_schema(schema))

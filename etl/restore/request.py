@@ -127,5 +127,5 @@ class FilesRequest(JsonDocument):
         return self.asked() | {"folder": str(self.folder), "beside": self.beside}
 
     def asked(self) -> dict[str, Any]:
-        """As the manifest has it."""
+        """Return the request as the manifest has it."""
         return {"until": self.until, "tables": list(self.tables), "kind": self.kind}

@@ -25,7 +25,7 @@ _BEGUN_TABLE = "sluice_begun"
 
 
 def scratch_schema_name(token: str) -> str:
-    """Of the job with that token."""
+    """Return the scratch database's name of the job with that token."""
     return f"sluice_restore_{token}"
 
 

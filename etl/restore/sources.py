@@ -112,7 +112,7 @@ class RestoreSources:
 
     @property
     def since(self) -> int:
-        """From where on windows are applied (TSO)."""
+        """Return the TSO from which on windows are applied."""
         return self.snapshot.ts if self.snapshot else self.oldest
 
     def source(self) -> SnapshotSource | None:
@@ -141,7 +141,7 @@ class RestoreSources:
         return made
 
     def windows(self) -> Iterator[WindowRecord]:
-        """From there to the moment, those that aren't archived yet as they are landed."""
+        """Yield the windows through the moment; those not archived yet, as they are landed."""
         return self._windows(self.since)
 
     def segments(self) -> Iterator[ArchiveSegment]:
@@ -156,7 +156,7 @@ class RestoreSources:
         return needed / (segment.hi - segment.lo)
 
     def extent(self, ids: Collection[int]) -> LogExtent:
-        """Of the log, for the tables of these ids."""
+        """Return the extent of the log, for the tables of these ids."""
         windows = unarchived = changes = size = 0
         for segment in self.segments():
             inside = sum(segment.tables.get(table_id, 0) for table_id in ids)

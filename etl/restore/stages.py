@@ -24,7 +24,7 @@ __all__ = ["CHANGES", "LoadSnapshot", "replay_log", "table_progress"]
 _LOCK_TIMEOUT_S = 60.0
 
 CHANGES = "row changes"
-"""Under this name the applied changes stand in a job's progress, in the place of a table's rows."""
+"""Name of the applied changes in a job's progress, in the place of a table's rows."""
 
 
 class LoadSnapshot(CopyJob):

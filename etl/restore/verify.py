@@ -75,7 +75,7 @@ def _compare(
 def _expected_fingerprints(
     settings: Settings, plan: RestorePlan, notes: list[str], run: PlanExecutor | None
 ) -> dict[str, Fingerprint]:
-    """By table, as far as they can be computed; why others can't is noted."""
+    """Return fingerprints by table, as far as they can be computed; note why others can't."""
     overrides = (
         Archive.open(settings.archive_url)
         .overrides_of(settings.open_relay().pipeline)
@@ -112,7 +112,7 @@ def _expected_fingerprints(
 def _fingerprints_of_tidb(
     settings: Settings, plan: RestorePlan, notes: list[str], doing: OnActivity
 ) -> dict[str, Fingerprint]:
-    """By table, if TiDB serves SQL and still has the moment; why not is noted."""
+    """Return TiDB's fingerprints by table if it can be asked as of then; note why not."""
     if not settings.upstream.sql_host:
         return {}
     source = TidbSql(TidbAddress.from_settings(settings.upstream), plan.until)

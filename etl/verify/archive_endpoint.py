@@ -54,7 +54,7 @@ class ArchiveComparison:
     apart: RowDiff | None = None
     more_parts: int = 0
     others: tuple[Table, ...] = ()
-    """Those that are merged with it."""
+    """Tables that routes merge with it."""
 
 
 class ArchiveEndpoint:
@@ -232,7 +232,7 @@ class ArchiveTables:
         sizes: Mapping[str, tuple[int, int]],
         doing: OnActivity,
     ) -> Iterator[ArchiveComparison]:
-        """At the rows of the parts that differ."""
+        """Compare the rows of the parts that differ."""
         doing(f"computing the rows that differ in {len(wrong)} tables")
         first = {table.full_name: name for name in wrong for table in self.tables[name].tables}
         theirs: dict[str, list[pa.RecordBatch]] = {name: [] for name in wrong}
@@ -256,6 +256,6 @@ class ArchiveTables:
 
 
 def _renamed_batch(table: Table, batch: pa.RecordBatch) -> pa.RecordBatch:
-    """With the names that the columns have in `table`, which may be spelled otherwise."""
+    """Return the batch with the columns' names as `table` spells them."""
     names = {folded(column.name): column.name for column in table.columns}
     return batch.rename_columns([names.get(folded(name), name) for name in batch.schema.names])

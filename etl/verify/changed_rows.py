@@ -71,7 +71,7 @@ class ChangedTable:
 
 @dataclass(slots=True)
 class ChangedRows:
-    """What was changed through `until` (TSO), by table id.
+    """Changed rows through `until` (TSO), by table id.
 
     `unread`: windows that could not be looked through, (lo, hi, why).
     """

@@ -47,7 +47,7 @@ _KEYS_PER_QUERY = 500
 _MAX_PENDING_CHANGES = 100_000
 """The most changes read before their keys are compared."""
 _SNAPSHOT_TTL_S = 15.0
-"""How long snapshots are kept open; meanwhile servers keep old versions of changed rows."""
+"""Lifetime of snapshots; meanwhile servers keep old versions of changed rows."""
 _PASS_INTERVAL_S = 1.0
 _SNAPSHOT_TIMEOUT_S = 10.0
 _MAX_BEHIND_MS = 3_600_000
@@ -55,7 +55,7 @@ _MAX_BEHIND_MS = 3_600_000
 
 @dataclass(slots=True)
 class ContinuousSummary:
-    """What a run did.
+    """Counts and findings of a run.
 
     `rows`, `bytes`: of the upstream, that were compared; `keys`: changed rows among them;
     `differences`: those that were reported, the first ones; `open_rows`: how many rows are known to
@@ -328,7 +328,7 @@ class ContinuousVerifier:
                 yield partial(self._scan, rows, stretch)
 
     def _conditions(self, table: Table, own: Table, changed: ChangedTable) -> Iterator[str]:
-        """Of the changed keys, some hundred each.
+        """Yield conditions (SQL) over the changed keys, some hundred keys each.
 
         "" for a small table without a key that ranges can be cut by. `own`: the one that was
         changed, of several that are compared as `table`.

@@ -73,13 +73,13 @@ class ContinuousState(JsonDocument):
 
 
 class ContinuousStateFile:
-    """Where it is kept."""
+    """The file of the state, in the relay log's storage."""
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
 
     def load(self) -> ContinuousState:
-        """As it was kept last.
+        """Return the state that was written last.
 
         One that can't be read, or none, is a beginning: nothing but time is lost.
         """
@@ -89,5 +89,5 @@ class ContinuousStateFile:
             return ContinuousState()
 
     def keep(self, state: ContinuousState) -> None:
-        """Durably."""
+        """Write the state durably. Raises OSError."""
         self._storage.replace(_PATH, json.dumps(state.to_json()).encode() + b"\n")

@@ -22,7 +22,7 @@ from sluice.tidb.table_name import exactly
 __all__ = ["differences_of", "last_in_binlog"]
 
 _SEARCH_TIME_BUDGET_S = 3.0
-"""How long the log is read backwards for a row."""
+"""Time for reading the log backwards for a row."""
 
 
 def differences_of(found: RowDiff, most: int) -> list[Difference]:

@@ -49,7 +49,7 @@ class KeyRange:
         return self.low is None and self.high is None
 
     def condition(self, key: tuple[KeyColumn, ...]) -> str:
-        """In SQL."""
+        """Return the range as an SQL condition."""
         return in_range(key, self.low, self.high)
 
     def __str__(self) -> str:
@@ -115,7 +115,7 @@ class Difference:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Names of the columns that differ, of a row that is on both sides."""
+        """Return the names of the columns that differ, of a row that is on both sides."""
         if self.upstream is None or self.downstream is None:
             return ()
         return tuple(
@@ -158,7 +158,7 @@ class VerifyEndpoint(Protocol):
 
     @property
     def ts(self) -> int:
-        """As of when (TSO)."""
+        """Return the TSO as of which this side is read."""
 
     @property
     def sessions(self) -> int:
@@ -168,7 +168,7 @@ class VerifyEndpoint(Protocol):
         """Describe the side and its address for people; without secrets."""
 
     def checksum(self, session: int, table: ComparedTable, within: KeyRange) -> Checksum | None:
-        """Of the rows in a range; None if this side computes none."""
+        """Return the checksum of the rows in a range; None if this side computes none."""
 
     def in_order(
         self, session: int, table: ComparedTable, bounds: Sequence[tuple[str, ...]]

@@ -6,7 +6,7 @@ from sluice.errors import RequestError, SluiceError
 
 
 class VerifyError(SluiceError):
-    """Whether both sides are equal can't be determined."""
+    """It can't be determined whether both sides are equal."""
 
     hint = "do what the message asks for, and verify again"
 

@@ -24,7 +24,7 @@ log = logging.getLogger("sluice.verify")
 
 _PUT, _DELETE = 0, 1
 _SEARCH_TIMEOUT_S = 10.0
-"""How long TiKV is asked about the rows of a table."""
+"""Time for asking TiKV about the rows of a table."""
 _MAX_NAMED = 50
 _WHY = "of which no binlog has landed: it was lost with a pump's disk, or TiDB wrote none"
 
@@ -122,7 +122,7 @@ class _LostTransactionSearch:
 
 
 def _handles(apart: RowDiff) -> list[int]:
-    """Of all rows that differ, ascending."""
+    """Return the handles of all rows that differ, ascending."""
     assert apart.table.handle_column is not None
     name = apart.table.handle_column.name
     return sorted(
@@ -131,7 +131,7 @@ def _handles(apart: RowDiff) -> list[int]:
 
 
 def _handle(value: object) -> int:
-    """As TiKV's keys have it: the 64 bits of an unsigned one, signed."""
+    """Return a handle as TiKV's keys have it: the 64 bits of an unsigned one, signed."""
     number = int(str(value))
     return number - (1 << 64) if number >= 1 << 63 else number
 

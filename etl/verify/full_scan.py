@@ -25,7 +25,7 @@ Low = list[str] | None
 
 
 class RangeBounds(Protocol):
-    """Where ranges can be cut, as the tables were at the checkpoint.
+    """Finds keys at which ranges can be cut, as of the checkpoint.
 
     Raises CopyError, BackfillError.
     """
@@ -40,15 +40,15 @@ class RangeBounds(Protocol):
 
 
 class TableSizes(Protocol):
-    """How large tables are. Raises CopyError."""
+    """Estimates the sizes of tables. Raises CopyError."""
 
     def sizes(self) -> Mapping[str, TableSize]:
-        """By full name."""
+        """Return the tables' sizes by full name."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScanRange:
-    """What is compared next: the rows of a table for which `condition` holds, "" for all.
+    """The rows to compare next: those for which `condition` holds, "" for all of the table.
 
     `behind`: where the next stretch begins, None if this is the table's last.
     """

@@ -41,7 +41,7 @@ class VerifierLiveness:
         )
 
     def failed(self, why: str) -> None:
-        """There was something to compare, and nothing could be."""
+        """Note that there was something to compare, and nothing could be."""
         self._write(
             replace(self._look, stalled_ms=self._look.stalled_ms or self._now_ms(), why=why)
         )

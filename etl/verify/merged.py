@@ -37,7 +37,7 @@ class MergedTable:
 
     @property
     def place(self) -> DownstreamTable:
-        """Of the first."""
+        """Return the merged table downstream, with the definition of the first."""
         return DownstreamTable(self.tables[0], self.schema, self.name)
 
     def unlike(self) -> str:
@@ -55,7 +55,7 @@ class MergedTable:
 
 
 def merged_tables(settings: Settings, tables: Iterable[Table]) -> list[MergedTable]:
-    """Those of `tables` that are merged with others, all that are merged into one together."""
+    """Return the groups of `tables` that routes merge into one table each."""
     found: dict[tuple[str, str], list[Table]] = {}
     for table in tables:
         target = merged_into(settings, table.schema_name, table.name)

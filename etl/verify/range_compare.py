@@ -23,13 +23,13 @@ from sluice.tidb.schema import Table
 __all__ = ["RangeComparer", "RangeComparison", "merge_ranges"]
 
 ROWS_PER_READ = 10_000
-"""So few rows are read rather than cut further."""
+"""Maximum rows of a range that is read rather than cut further."""
 _SPLIT_PARTS = 16
 MAX_HELD_ROWS = 200_000
-"""Of a range with more rows only sums are held at first."""
+"""Maximum rows held in memory; of a larger range only sums are held at first."""
 _MAX_CHECKSUMS = 4096
 MAX_DIFFERING_ROWS = 20_000
-"""Once this many rows of a table differ, the search for more of them ends."""
+"""Maximum differing rows of a table that are searched for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ class RangeComparer:
     def _look(
         self, session: int, table: ComparedTable, within: KeyRange, sums: tuple[Checksum, Checksum]
     ) -> RangeComparison:
-        """For the rows that differ in a range that isn't the same."""
+        """Find the rows that differ in a range whose checksums differ."""
         most = max(sum_.rows for sum_ in sums)
         if most <= ROWS_PER_READ or not table.key or not sums[1].rows:
             return self._by_rows(session, table, within)

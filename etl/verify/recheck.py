@@ -33,17 +33,17 @@ __all__ = ["Recheck", "SnapshotExpired"]
 log = logging.getLogger("sluice.verify")
 
 _RECHECK_INTERVAL_MS = 60_000
-"""How often rows are compared again that are known to differ."""
+"""Interval at which rows that are known to differ are compared again."""
 _MAX_ATTEMPTS = 3
 _MAX_SHOWN = 50
 
 
 class SnapshotExpired(Signal):
-    """Nothing more can be read at this checkpoint."""
+    """The snapshots of this checkpoint can't be read any more."""
 
 
 class Recheck:
-    """What is found goes into `state`.
+    """Compares suspected rows again, and notes findings in `state`.
 
     `read`: by table the newest checkpoint (TSO) at which rows were compared, how many, and their
     bytes. `compared`: how often rows could be compared; `problems`: why those of a table couldn't
@@ -63,7 +63,7 @@ class Recheck:
         self.notes: list[str] = []
 
     def has_news(self) -> bool:
-        """Whether something was reported, or came to be the same, since this was asked last."""
+        """Return whether a row was reported, or became the same, since the last call."""
         news, self._news = self._news, 0
         return bool(news)
 

@@ -81,7 +81,7 @@ class TableResult:
         return not (self.differences or self.more or self.problem)
 
     def verified(self, at_ms: int, how: VerificationMethod, job: str) -> TableVerified:
-        """As the relay log keeps it."""
+        """Return the result as the relay log has it."""
         differences = max(self.differences, int(self.more > 0))
         return TableVerified(
             self.name, self.ts, at_ms, self.rows, self.bytes, differences, how, job, self.problem
@@ -105,7 +105,7 @@ class TableResult:
 
 @dataclass(frozen=True, slots=True)
 class VerifySummary:
-    """How a run ended.
+    """Outcome of a run.
 
     `state`: as in `sluice.relay.jobs.STATES`; `ts` (TSO): the last checkpoint at which both sides
     were read; `left_out`: tables that the settings keep from being equal; `at_ms`: Unix ms.
@@ -157,7 +157,7 @@ class VerifySummary:
         return tuple(table for table in self.tables if not table.equal)
 
     def run(self) -> VerifiedRun:
-        """As the relay log keeps it."""
+        """Return the run as the relay log has it."""
         tables = tuple(table.verified(self.at_ms, self.how, self.job) for table in self.tables)
         return VerifiedRun(
             self.job, self.ts, self.at_ms, self.seconds, self.how, tables, self.state

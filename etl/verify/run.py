@@ -298,7 +298,7 @@ class _VerifyJob:
         return found
 
     def _wanted(self, definitions: SourceSchema) -> list[str]:
-        """By full name."""
+        """Return the wanted tables' full names."""
         return [
             table.full_name for table in definitions.of_users().tables
             if self._request.wants(table.schema_name, table.name) and table.is_base_table

@@ -22,7 +22,7 @@ __all__ = ["SavedResults"]
 
 
 class SavedResults:
-    """Of one job. Every method raises OSError."""
+    """The saved results of one job. Every method raises OSError."""
 
     def __init__(self, storage: Storage, job: str) -> None:
         self._storage = storage
@@ -38,7 +38,7 @@ class SavedResults:
         return {one["name"]: TableResult.from_json(one) for one in document}
 
     def save(self, results: Mapping[str, TableResult]) -> None:
-        """In the place of what was there."""
+        """Write the results in the place of earlier ones."""
         self._storage.replace(
             self._path, json.dumps([one.to_json() for one in results.values()]).encode() + b"\n"
         )

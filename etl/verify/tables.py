@@ -170,7 +170,7 @@ def _compared_table(
 
 
 def _without_generation(columns: Sequence[Column], lacking: Sequence[str]) -> tuple[Column, ...]:
-    """Without what isn't downstream; generated ones as if they were plain."""
+    """Return the columns that are downstream, generated ones as if they were plain."""
     return tuple(
         replace(column, generated="", generated_stored=False, offset=number)
         for number, column in enumerate(column for column in columns if column.name not in lacking)
@@ -207,7 +207,7 @@ def _indexes(table: Table, columns: Sequence[Column]) -> tuple:  # type: ignore[
 
 
 def _charset(column: Column) -> str:
-    """As TiDB has it."""
+    """Return the character set as TiDB has it."""
     return column.charset if column.kind in ("text", "enum", "set", "json") else ""
 
 

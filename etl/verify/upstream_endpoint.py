@@ -24,7 +24,7 @@ class UpstreamEndpoint:
     """See `sluice.etl.verify.endpoint.VerifyEndpoint`. Every method raises CopyError."""
 
     def __init__(self, address: TidbAddress, ts: int, sessions: int) -> None:
-        """Nothing is connected to yet."""
+        """Prepare the endpoint; nothing is connected to yet."""
         self._address = address
         self._source = TidbSql(address, ts)
         self.ts = ts

@@ -29,7 +29,7 @@ _MS_PER_H = 3_600_000
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What an expectation found: whether it is met, the observation in words, and counterexamples.
+    """Result of an expectation: whether it is met, the observation in words, counterexamples.
 
     The counterexamples are rows.
     """
@@ -86,7 +86,7 @@ def _other_name(columns: Sequence[str]) -> str:
 
 
 class ExpectKeyToBeUnique(OwnExpectation):
-    """No two rows have the same values in these columns.
+    """Expect no two rows to have the same values in these columns.
 
     Rows with a NULL among them don't count.
     """

@@ -162,7 +162,7 @@ class BackfillJob:
                 self._scheduler.remove(made)
 
     def _finish_ready(self) -> None:
-        """Unless applying takes its time."""
+        """Finish the chunks whose rows are ready, unless applying takes too long."""
         with contextlib.suppress(StopRequested):
             for hand in [hand for hand in self._active if hand.read is not None]:
                 self._finish(hand)
@@ -315,7 +315,7 @@ class BackfillJob:
             self._remove_files(found)
 
     def _after_read(self, hand: _ActiveChunk) -> None:
-        """After reading: a chunk that came to nothing comes again."""
+        """Charge the rate for a chunk that was read; schedule one that came to nothing again."""
         if hand.read is not None:
             self._rate.used(max(hand.read.rows, 1))
             return

@@ -49,7 +49,7 @@ class BackfillTablePlan:
 
     @property
     def extent(self) -> str:
-        """In which chunks the table is copied, for people."""
+        """Describe in which chunks the table is copied, for people."""
         if not self.key:
             return ", as one chunk"
         limits = [

@@ -145,5 +145,5 @@ class BackfillStateFile:
             return BackfillState([BackfillTableState() for _ in range(tables)])
 
     def keep(self, frontier: BackfillState) -> None:
-        """Durably."""
+        """Write the state durably. Raises OSError."""
         self._storage.replace(self._path, json.dumps(frontier.to_json()).encode() + b"\n")

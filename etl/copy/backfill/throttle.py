@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 
 TARGET_CHUNK_MS = 200.0
-"""How long reading and writing a chunk's rows should take.
+"""Time that reading and writing a chunk's rows should take.
 
 The start of a job and the commit of a transaction come on top.
 """
@@ -50,7 +50,7 @@ class AdaptiveChunkSize:
 
 
 class RowRateLimiter:
-    """At most so many rows a second; 0 for no limit. What wasn't used is not saved up."""
+    """Limits rows per second; 0 for no limit. What wasn't used is not saved up."""
 
     def __init__(self, rows_per_second: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._rate = rows_per_second

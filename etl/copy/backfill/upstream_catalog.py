@@ -77,7 +77,7 @@ class UpstreamCatalog:
             self._session = None
 
     def definitions(self, ts: int) -> SourceSchema:
-        """All tables as of `ts` (TSO).
+        """Return all tables as of `ts` (TSO).
 
         Read again only if the schema has changed since the last time.
         """

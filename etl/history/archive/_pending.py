@@ -45,17 +45,17 @@ class PendingSegment(JsonDocument):
     """Begins the token in the names of its files."""
     begun_ms: int
     compacts: bool
-    """Whether it is to replace existing segments."""
+    """True if it is to replace existing segments."""
 
 
 class PendingSegments:
-    """What is noted of them in an archive."""
+    """The notes about segments in the making, in an archive's storage."""
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
 
     def begin(self, lo: int, hi: int, *, compacts: bool = False) -> str:
-        """Durably note that a segment is begun; return its token, which no other one has had.
+        """Note durably that a segment is begun; return its token, unique among segments.
 
         Raises OSError.
         """

@@ -30,7 +30,7 @@ _ABANDON_TIMEOUT_S = 20.0
 
 
 class SegmentBuilder(Protocol):
-    """Where segments are made."""
+    """Makes segments: Spark's workers, or this process."""
 
     def connect(self) -> None:
         """Be ready for `run`."""

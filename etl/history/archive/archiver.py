@@ -58,9 +58,9 @@ QUIET_MS = 600_000
 time.
 """
 _PEER_TIMEOUT_S = 120.0
-"""How long another archiver may take for one segment."""
+"""Time allowed to another archiver for one segment."""
 _MAX_MISSED_PASSES = 3
-"""How many passes another pipeline's archiver may miss."""
+"""Number of passes that another pipeline's archiver may miss."""
 _PEER_TIMEOUT_BESIDE_S = 20.0
 """The same for a caller that needs a moment: after it, the caller makes the segment itself, too."""
 _CHECK_INTERVAL_S = 0.5
@@ -101,7 +101,7 @@ class Archiver:
         jobs: SegmentBuilder | None = None,
         segment_bytes: int = MAX_PLAN_BYTES,
     ) -> None:
-        """One that takes over from other processes.
+        """Prepare to archive, taking over from other processes.
 
         `jobs`: where segments are made, by default on Spark. `segment_bytes`: see `plan_segments`.
         """
@@ -124,7 +124,7 @@ class Archiver:
         )
         self._cluster_id: int | None = None
         self._other: tuple[int | None, float] | None = None
-        """Where the archive ended when another process was last seen to advance, and when that was.
+        """End of the archive (TSO) when another process last advanced it, and the time of that.
         """
         self._waiting = RetryBackoff(log, "archiving")
         self._progress = ArchiveProgressLog()
@@ -148,7 +148,7 @@ class Archiver:
         return archiver
 
     def through(self, until_ts: int | None = None, *, quiet_ms: int = 0) -> None:
-        """As `archive_through`.
+        """Archive as `archive_through`.
 
         With `quiet_ms` windows in which nothing happened may wait until they span so much.
         """
@@ -176,7 +176,7 @@ class Archiver:
             remove_abandoned(self._archive, self._stop)
 
     def age_s(self) -> float:
-        """For how many seconds nothing has been archived, by this machine's clock.
+        """Return the seconds since anything was archived, by this machine's clock.
 
         0 if nothing ever was. Raises relay errors, OSError.
         """
@@ -279,7 +279,7 @@ class Archiver:
         return self._claim
 
     def _append(self, made: BuiltSegment, claim: RoleClaim | None) -> None:
-        """From now on the segment is archived."""
+        """Add a segment to the catalogue; from then on it is archived."""
         began = time.perf_counter()
         if claim is not None:
             claim.check()

@@ -28,7 +28,7 @@ ROLE = "archive-check"
 
 @dataclass(slots=True)
 class CheckSummary:
-    """What was read, and what is wrong: a line each, which names a file.
+    """Counts of what was read, and `problems`: a line each, which names a file.
 
     `lo`, `hi`: the range (TSO).
     """

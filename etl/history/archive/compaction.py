@@ -40,7 +40,7 @@ ROLE = "archive-compact"
 
 @dataclass(slots=True)
 class CompactionSummary:
-    """What was done: `segments` that became `into`.
+    """Counts of a compaction: `segments` that became `into`.
 
     `bytes` written; `removed` files of segments that were replaced some hours ago, or never came
     into the archive.

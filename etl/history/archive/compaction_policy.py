@@ -15,7 +15,7 @@ from sluice.relay.archive import ArchiveSegment
 __all__ = ["LARGE_BYTES", "MAX_SEGMENT_BYTES", "compaction_groups"]
 
 MAX_SEGMENT_BYTES = 512 * 2**20
-"""No log file becomes larger by being compacted."""
+"""Maximum size of a log file that compaction writes."""
 LARGE_BYTES = 256 * 2**20
 """A segment with a log file of this size stays as it is."""
 _TIER_FACTOR = 8
@@ -25,7 +25,7 @@ _SMALL_BYTES = 256 * 2**10
 def compaction_groups(
     segments: Sequence[ArchiveSegment], *, is_over: bool
 ) -> list[list[ArchiveSegment]]:
-    """Neighbours among the segments of a day (ascending) that are to become one each.
+    """Return neighbours among the segments of a day (ascending) that are to become one each.
 
     At least two each. `is_over`: no more will come.
     """
@@ -67,7 +67,7 @@ def _tier(size: int) -> int:
 
 
 def _runs(segments: Sequence[ArchiveSegment], tier: int) -> Iterator[list[ArchiveSegment]]:
-    """Neighbours of this tier or below."""
+    """Yield runs of neighbours of this tier or below."""
     run: list[ArchiveSegment] = []
     for segment in segments:
         if _tier(_size(segment)) <= tier and _size(segment) < LARGE_BYTES:
@@ -80,7 +80,7 @@ def _runs(segments: Sequence[ArchiveSegment], tier: int) -> Iterator[list[Archiv
 
 
 def _pack_run(run: Sequence[ArchiveSegment]) -> list[list[ArchiveSegment]]:
-    """Neighbours put together as long as they fit."""
+    """Group neighbours as long as a group fits a segment."""
     found: list[list[ArchiveSegment]] = []
     held = 0
     for segment in run:

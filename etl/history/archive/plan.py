@@ -21,7 +21,7 @@ _MAX_WINDOWS = 20_000
 
 @dataclass(frozen=True, slots=True)
 class SegmentPlan:
-    """What a segment is made of: windows, each beginning where the one before ends."""
+    """The windows of a segment, each beginning where the one before ends."""
 
     windows: tuple[WindowRecord, ...]
     records: bytes
@@ -61,9 +61,9 @@ class SegmentPlan:
 def plan_segments(
     windows: Iterable[WindowRecord], max_bytes: int = MAX_PLAN_BYTES
 ) -> Iterator[SegmentPlan]:
-    """Volumes of windows that follow one another, each as soon as it is full.
+    """Yield segments of windows that follow one another, each as soon as it is full.
 
-    Its parts have at most `max_bytes`, unless it is a single window.
+    A segment's parts have at most `max_bytes`, unless it is a single window.
     """
     chosen: list[WindowRecord] = []
     text = RecordEncoder()

@@ -38,7 +38,7 @@ class ArchivedSegment:
 
 @dataclass(slots=True)
 class ArchiveSummary:
-    """What a pass did, or several.
+    """Counts of one pass, or of several.
 
     `hi`: everything through this TSO is archived; `stages_ms` summed up.
     """
@@ -103,7 +103,7 @@ class ArchiveProgressLog:
 
 
 def ms_since(began: float) -> float:
-    """Since a time on the clock of time.perf_counter."""
+    """Return the milliseconds since a reading of time.perf_counter."""
     return (time.perf_counter() - began) * 1000
 
 
@@ -113,7 +113,7 @@ Stop = Callable[[], bool]
 
 
 def never_stop() -> bool:
-    """Doesn't stop."""
+    """Return False."""
     return False
 
 

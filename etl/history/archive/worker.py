@@ -120,7 +120,7 @@ class _TeeToLake:
         return files
 
     def _next_window(self) -> bool:
-        """To the next window; False if there is none."""
+        """Go to the next window; return False if there is none."""
         if self._at is not None:
             self._writer.leave()
         self._at = next(self._windows, None)

@@ -36,12 +36,12 @@ def apply_changes(version: TableVersion, rows: pa.Table, images: pa.Table) -> pa
 
 
 def empty_rows(version: TableVersion) -> pa.Table:
-    """No rows of a table."""
+    """Return a table without rows."""
     return schema(version.columns).empty_table()
 
 
 def schema(columns: Sequence[Column]) -> pa.Schema:
-    """Of rows that hold these columns."""
+    """Return the Arrow schema of rows that hold these columns."""
     return pa.schema([pa.field(column.name, arrow_type(column)) for column in columns])
 
 

@@ -37,7 +37,7 @@ from sluice.relay.archive import Archive, SnapshotFile
 from sluice.tidb import tso
 
 PlanExecutor = Callable[[TimeTravelPlan, Aggregation], Iterator[AggregateResult]]
-"""Where a plan is executed: `SparkExecution`, or `sluice.etl.history.as_of.by_spark.run_locally`.
+"""Executes a plan: `SparkExecution`, or `sluice.etl.history.as_of.by_spark.run_locally`.
 """
 
 
@@ -57,7 +57,7 @@ class TimeTravelQuery:
 
     @property
     def tables(self) -> Mapping[str, AsOfTable]:
-        """At the (later) moment, by `schema.table`."""
+        """Return the tables at the (later) moment, by `schema.table`."""
         return self.asked.tables[self.moments[-1]]
 
     @property
@@ -76,7 +76,7 @@ class TimeTravelQuery:
                 yield result.name, batch
 
     def fingerprints(self) -> dict[str, Fingerprint]:
-        """Of each table's rows."""
+        """Return the fingerprint of each table's rows."""
         found = dict.fromkeys(self.tables, Fingerprint())
         for result in self._results(CollectFingerprints()):
             found[result.name] += Fingerprint.from_json(json.loads(result.payload))
@@ -182,7 +182,7 @@ def differences_between(
     *,
     run: PlanExecutor | None = None,
 ) -> TimeTravelQuery:
-    """For `TimeTravelQuery.differences` between two moments (TSO); see `tables_as_of`."""
+    """Return the query for `TimeTravelQuery.differences` between two moments (TSO)."""
     return _build_query(settings, (earlier, later), tables, (), run)
 
 

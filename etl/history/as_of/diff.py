@@ -29,7 +29,7 @@ def diff_schema(before: TableVersion, after: TableVersion) -> pa.Schema:
 
 
 def diff_rows(before: TableVersion, old: pa.Table, after: TableVersion, new: pa.Table) -> pa.Table:
-    """In `diff_schema`.
+    """Return the rows that differ, in `diff_schema`.
 
     Rows are the same by the key that both have; without one, a row with other values is one deleted
     and one inserted. Columns count that both have, with values of the same type.

@@ -72,6 +72,6 @@ def _batch_digest(columns: Sequence[Column], batch: pa.RecordBatch | pa.Table) -
 
 
 def _sum_words(numbers: np.ndarray) -> int:
-    """Of 64 bits each, of which the sum has more."""
+    """Return the exact sum of 64-bit numbers, which has more bits."""
     low = int((numbers & np.uint64((1 << _HALF) - 1)).sum())
     return (int((numbers >> np.uint64(_HALF)).sum()) << _HALF) + low

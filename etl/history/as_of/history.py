@@ -23,7 +23,7 @@ from sluice.tidb.table_name import fits
 
 @dataclass(slots=True)
 class SchemaChangeLog:
-    """From `start_ts` through `until_ts` (TSO)."""
+    """The schema changes from `start_ts` through `until_ts` (TSO)."""
 
     start_ts: int
     until_ts: int
@@ -31,7 +31,7 @@ class SchemaChangeLog:
     known: dict[int, Table] = field(default_factory=dict)
     """The tables at the start whose rows are known there, by id."""
     unknown: dict[int, Table] = field(default_factory=dict)
-    """Those of which there is no more than a definition."""
+    """Tables of which there is no more than a definition."""
     ddls: list[DdlJob] = field(default_factory=list)
     """The DDL jobs, with `before`."""
     dropping: list[tuple[int, int, int]] = field(default_factory=list)
@@ -43,7 +43,7 @@ class SchemaChangeLog:
     brings: Callable[[Table], frozenset[str]] = lambda table: frozenset()
     """The stored generated columns of which the snapshot at the start holds values."""
     may_lack: bool = False
-    """Whether stored generated columns may be left out, as their values are unknown."""
+    """True if stored generated columns may be left out, as their values are unknown."""
     tables_at: dict[int, dict[int, Table]] = field(default_factory=dict)
     """The tables there are, by id, at each of `moments`."""
 

@@ -66,7 +66,7 @@ class TableGroup:
 
     @property
     def names(self) -> set[str]:
-        """Of the wanted tables."""
+        """Return the names of the wanted tables."""
         return {name for tables in self.results.values() for name in tables}
 
     def version_at(self, moment: int, name: str) -> TableVersion:

@@ -51,7 +51,7 @@ _SET_STRICT_MODE = b"SET sql_mode = CONCAT(@@sql_mode, ',STRICT_ALL_TABLES');\n"
 
 
 class TableOutput(Protocol):
-    """Where the rows of one table go."""
+    """Receives the rows of one table."""
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Write some rows, in the schema that the output was made for."""
@@ -168,7 +168,7 @@ FORMATS: Mapping[str, Callable[[BinaryIO, pa.Schema, Table], TableOutput]] = {
 
 
 def file_name(name: str, ending: str) -> str:
-    """Of the file with a table `name`."""
+    """Return the name of the file with a table `name`."""
     return f"{quote(name, safe='._-')}.{ending}"
 
 

@@ -59,7 +59,7 @@ class WindowParts:
 
 @dataclass(frozen=True, slots=True)
 class WindowChanges:
-    """What windows that follow one another hold after `after_ts` through `until_ts` (TSO)."""
+    """The changes of consecutive windows after `after_ts` through `until_ts` (TSO)."""
 
     windows: tuple[WindowParts, ...]
     after_ts: int

@@ -33,7 +33,7 @@ class AsOfTable:
 
 @dataclass(frozen=True, slots=True)
 class PlannedQuery:
-    """What is to be computed."""
+    """A query with its plan."""
 
     plans: tuple[TimeTravelPlan, ...]
     """One for each snapshot that tables begin with, and one for those that begin in the log."""

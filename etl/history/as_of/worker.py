@@ -78,7 +78,7 @@ def rows_of(batch: pa.RecordBatch) -> Iterator[ShufflePiece]:
 
 @contextlib.contextmanager
 def _marked_errors() -> Iterator[None]:
-    """Only the text of an error leaves a worker: this one is known by it."""
+    """Mark AsOfError in the text of an error, which is all that leaves a worker."""
     try:
         yield
     except AsOfError as error:

@@ -42,7 +42,7 @@ MAX_ROWS_SHOWN = 50
 
 
 class NoTransactionError(FindError):
-    """Nothing was committed at this timestamp, as far as the past is kept."""
+    """There is no transaction with this commit ts in the relay log and archive."""
 
     hint = "search for it by its table and time"
 

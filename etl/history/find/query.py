@@ -17,7 +17,7 @@ ResultOrder = Literal["time", "size", "newest"]
 
 @dataclass(frozen=True, slots=True)
 class SearchQuery(JsonDocument):
-    """What was committed after `since` through `until` (TSO).
+    """A search among what was committed after `since` through `until` (TSO).
 
     `tables`: globs of ``schema.table``, none: all; `kinds`: of KINDS, none: all; `where`: see
     `sluice.etl.history.find.condition`; `key`: see `sluice.etl.history.find.key`. `order`: by
@@ -36,7 +36,7 @@ class SearchQuery(JsonDocument):
 
     @property
     def row_kinds(self) -> frozenset[int]:
-        """As in PART_SCHEMA."""
+        """Return the wanted kinds of row changes, as in PART_SCHEMA."""
         return frozenset(
             number for kind, number in ROW_KINDS.items() if not self.kinds or kind in self.kinds
         )

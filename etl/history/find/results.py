@@ -95,7 +95,7 @@ def first_results(found: Iterable[E], query: SearchQuery) -> list[E]:
 
 
 def commit_order(found: FoundTransaction | FoundDdl) -> tuple[int, int]:
-    """By what transactions and DDL are ordered: of one commit_ts transactions come first."""
+    """Return the sort key of transactions and DDL; at one commit_ts transactions come first."""
     return found.commit_ts, found.start_ts if isinstance(found, FoundTransaction) else MAX_TS
 
 

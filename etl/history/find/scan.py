@@ -44,7 +44,7 @@ _MAX_STATEMENT_CHARS = 2_000
 
 
 class ChangeCondition(Protocol):
-    """Which changes are looked for."""
+    """Takes the row changes that a search wants."""
 
     columns: frozenset[str]
     """The columns that the condition names, in lower case."""

@@ -31,7 +31,7 @@ _COMPRESSION_LEVEL = 1  # of zstd; the dictionaries do most of it
 
 @dataclass(frozen=True, slots=True)
 class LakeFileSpec:
-    """What a file holds: LakeFile's fields of these names."""
+    """Properties of a file that is written: LakeFile's fields of these names."""
 
     path: str
     schema: str

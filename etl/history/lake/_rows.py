@@ -40,7 +40,7 @@ class LakeLayout:
 
     @property
     def schema(self) -> pa.Schema:
-        """Of the lake's files: the table's columns, then the lake's own."""
+        """Return the schema of the lake's files: the table's columns, then the lake's own."""
         return pa.schema(
             [
                 *(pa.field(column.name, column.type) for column in self.columns),
@@ -99,7 +99,7 @@ class LakeLayout:
 
 
 class _Images:
-    """Where the rows of the lake come from."""
+    """The row images from which the lake's rows are made."""
 
     def __init__(self, kinds: np.ndarray) -> None:
         before, after = np.flatnonzero(kinds != INSERT), np.flatnonzero(kinds != DELETE)

@@ -36,11 +36,11 @@ class LakeColumn:
     """A column of a table as the lake has it."""
 
     source: str
-    """Its name upstream."""
+    """Name of the column upstream."""
     name: str
     type: pa.DataType
     convert: _Convert = field(compare=False)
-    """From values as `sluice.tidb.rows` decodes them."""
+    """Converts values as `sluice.tidb.rows` decodes them."""
 
 
 def lake_columns(table: Table) -> tuple[LakeColumn, ...]:

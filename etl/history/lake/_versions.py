@@ -25,7 +25,7 @@ __all__ = ["LakeSchemaVersions"]
 
 
 class LakeSchemaVersions:
-    """Of all tables, in an archive's storage."""
+    """The schema versions of all tables, in an archive's storage."""
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage

@@ -29,7 +29,7 @@ def _range_of(path: str) -> tuple[int, int]:
 
 
 def live_files(paths: Iterable[str]) -> list[str]:
-    """Of all paths of one or several folders, those that count: each change is in exactly one.
+    """Return which paths of one or several folders count: each change is in exactly one.
 
     Raises ValueError.
     """

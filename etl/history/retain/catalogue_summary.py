@@ -41,7 +41,7 @@ class SegmentSummary(JsonDocument):
 
     @classmethod
     def from_segment(cls, segment: ArchiveSegment) -> Self:
-        """From what the catalogue has."""
+        """Summarize a segment of the catalogue."""
         files = (segment.index, *((segment.log,) if segment.log else ()))
         lake = sum(file.bytes for file in segment.lake)
         paths = tuple((file.path, file.bytes) for file in files)
@@ -75,7 +75,7 @@ class DaySummary(JsonDocument):
 
     @classmethod
     def from_day(cls, day: CatalogueDay) -> Self:
-        """From what the catalogue has."""
+        """Summarize a day of the catalogue."""
         segments = tuple(map(SegmentSummary.from_segment, day.volumes))
         return cls(day.day, day.follows, segments, changes_of(day.volumes))
 
@@ -110,7 +110,7 @@ class SnapshotSummary(JsonDocument):
 
     @classmethod
     def from_snapshot(cls, snapshot: ArchiveSnapshot) -> Self:
-        """From its manifest."""
+        """Summarize a snapshot's manifest."""
         files = {file.path: file.bytes for table in snapshot.tables for file in table.files}
         others = {path: size for path, size in files.items() if owner_of(path) != snapshot.id}
         tables = {int(table.table["id"]): table.full_name for table in snapshot.tables}
@@ -140,7 +140,7 @@ class SnapshotSummary(JsonDocument):
 
     @property
     def bytes(self) -> int:
-        """Of all files that it names."""
+        """Return the bytes of all files that it names."""
         return self.own_bytes + sum(self.others.values())
 
     @property

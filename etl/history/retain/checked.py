@@ -19,7 +19,7 @@ _VALID_FOR = tso.span(7 * 86_400_000)
 
 
 class VerifiedSnapshots:
-    """Which snapshots were read of late."""
+    """Notes of the snapshots that were verified recently."""
 
     def __init__(self, archive: Archive) -> None:
         self._storage = archive.storage
@@ -46,7 +46,7 @@ class VerifiedSnapshots:
         return None
 
     def forget(self, left: frozenset[str]) -> None:
-        """Only the snapshots `left` are there."""
+        """Remove the notes of all snapshots but `left`."""
         for name in self._storage.names(_FOLDER):
             if name.removesuffix(".json") not in left:
                 self._storage.remove(f"{_FOLDER}/{name}")

@@ -44,7 +44,7 @@ class ArchiveInventory:
 
 @dataclass(frozen=True, slots=True)
 class RetentionPolicy:
-    """What settings ask for, in ms, 0 for ever; and which tables count, by full name."""
+    """Retention times of the settings (ms, 0 for ever), and the tables that count, by full name."""
 
     log_ms: int
     snapshots_ms: int
@@ -53,7 +53,7 @@ class RetentionPolicy:
 
 @dataclass(frozen=True, slots=True)
 class RetentionDecision:
-    """What may be removed: the snapshots `forget`, and the chain through `before_ts`, 0 for none.
+    """The decision what to remove: snapshots `forget`, the chain through `before_ts` (0: none).
 
     `before_ts` is a TSO. What is kept relies on the snapshots `rely_on`: they are to be read before
     anything is removed. `pinned_by` names the table, or the other reason, that needs the oldest of

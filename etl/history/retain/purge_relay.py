@@ -24,7 +24,7 @@ _CHANGES_PER_BATCH = 500_000
 
 @dataclass(frozen=True, slots=True)
 class PurgeResult:
-    """What the relay log has purged.
+    """Counts of what was purged from the relay log.
 
     It is `windows`, of which `changes` were read in the archive, too. `held_by` names what keeps
     the oldest of the rest.

@@ -30,7 +30,7 @@ class TableRange:
 
 @dataclass(frozen=True, slots=True)
 class _IdRange:
-    """Of one id."""
+    """The restorable range of one table id."""
 
     table_id: int
     range: TableRange

@@ -36,7 +36,7 @@ class Growth:
 
 @dataclass(frozen=True, slots=True)
 class DiskUsage:
-    """What something takes, and how it grows."""
+    """Bytes on disk, and their growth."""
 
     bytes: int
     growth: Growth
@@ -121,5 +121,5 @@ def _bytes_per_day(new: int, lo: int, hi: int) -> float:
 
 
 def _days_left(keep_ms: int, lo: int, hi: int) -> float | None:
-    """For how many days nothing goes yet, None for ever."""
+    """Return for how many days nothing is removed yet, None for ever."""
     return max(0.0, (keep_ms - tso.ms_between(lo, hi)) / _DAY_MS) if keep_ms else None

@@ -71,7 +71,7 @@ class FileSystemUsage:
 
 @dataclass(frozen=True, slots=True)
 class ArchiveStatus(JsonDocument):
-    """What can be restored.
+    """The restorable range of each table, faults, and disk usage.
 
     Moments are TSO, 0 where there is none. `whole_from_ts`: from here on every table that is known
     can be restored, through `landed_ts`; `promised_ts`: from here on that stays so. `pinned_by`

@@ -50,7 +50,7 @@ T = TypeVar("T")
 
 
 class DirectSummaries:
-    """From the documents themselves."""
+    """Summaries computed from the documents themselves."""
 
     def __init__(self, archive: Archive) -> None:
         self._archive = archive
@@ -67,7 +67,7 @@ class DirectSummaries:
 
 
 class CachedSummaries:
-    """From the summaries, as far as they are right; else from the documents."""
+    """Summaries read from their files, and from the documents where a file is wrong."""
 
     def __init__(self, archive: Archive) -> None:
         self._archive = archive
@@ -197,7 +197,7 @@ class HourSizes:
         self._storage = storage
 
     def all(self) -> dict[str, tuple[int, int]]:
-        """By hour. Raises OSError."""
+        """Return the sizes by hour. Raises OSError."""
         cached, over = self._load(), frozenset(self._past_hours())
         hours = sorted({*self._storage.names("windows"), *self._storage.names("parts")})
         return {

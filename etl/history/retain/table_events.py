@@ -18,7 +18,7 @@ __all__ = ["ReadStart", "RestoreStart", "TableEvent", "restorable_at", "restorab
 
 @dataclass(frozen=True, slots=True)
 class TableEvent(JsonDocument):
-    """What one DDL at `ts` (TSO) did to one table id.
+    """The effect of one DDL at `ts` (TSO) on one table id.
 
     `name` is its `schema.table` afterwards, None if it is gone. `begins`: it came to be, without
     rows. Otherwise its rows are known afterwards if those of all ids of `takes` were known before;
@@ -36,7 +36,7 @@ class TableEvent(JsonDocument):
 
 @dataclass(frozen=True, slots=True)
 class ReadStart:
-    """Where reading may begin: all rows of `tables` (name by id) as of `ts`.
+    """A place where reading may begin: all rows of `tables` (name by id) as of `ts`.
 
     Without `id` it is where the chain begins, of which no table is known.
     """
@@ -48,7 +48,7 @@ class ReadStart:
 
 @dataclass(frozen=True, slots=True)
 class RestoreStart:
-    """What it takes to restore a table.
+    """The start from which a table can be restored.
 
     The snapshot `snapshot`, "" for none, and the chain from `needs_ts` (TSO) on.
     """

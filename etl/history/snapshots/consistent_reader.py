@@ -197,7 +197,7 @@ class ConsistentReader:
             session.query(f"ROLLBACK TO SAVEPOINT {_SAVEPOINT}")
 
     def page_rows(self, number: int, place: DownstreamTable) -> int:
-        """How many rows a page has: about PAGE_BYTES, as far as the server knows their length."""
+        """Return the rows of a page: about PAGE_BYTES, as far as the server knows their length."""
         found = self._sessions[number].query(
             "SELECT AVG_ROW_LENGTH FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s AND"
             " TABLE_NAME = %s",

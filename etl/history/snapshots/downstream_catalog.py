@@ -52,7 +52,7 @@ def mismatch(place: DownstreamTable, there: DownstreamTableInfo | None, address:
 def read_downstream_tables(
     session: MySQLSession, schemas: set[str]
 ) -> dict[tuple[str, str], DownstreamTableInfo]:
-    """By names of schema and table in lower case. Raises DownstreamError."""
+    """Return tables by their names of schema and table in lower case. Raises DownstreamError."""
     if not schemas:
         return {}
     names = ", ".join(["%s"] * len(schemas))

@@ -60,7 +60,7 @@ class SnapshotPlan(JsonDocument):
         return {table.full_name: Table.from_json(table.table) for table in self.tables}
 
     def progress(self, done: Mapping[int, Sequence[Any]]) -> dict[str, TableProgress]:
-        """By table, what there is to do.
+        """Return what there is to do, and what is done, by table.
 
         `done`: the numbers of chunks that are written, with what was written.
         """

@@ -36,7 +36,7 @@ class SnapshotRequest(JsonDocument):
     def parse(
         cls, source: str, *, full: bool = False, options: DumplingOptions | None = None
     ) -> Self:
-        """As people write it: a dump's folder may be a path."""
+        """Parse a source as people write it: a dump's folder may be a path."""
         known = source in (DOWNSTREAM, TIDB, ARCHIVE, AUTO) or "://" in source
         return cls(
             source if known else str(Path(source).absolute()), full, options or DumplingOptions()
@@ -45,7 +45,7 @@ class SnapshotRequest(JsonDocument):
 
 @dataclass(frozen=True, slots=True)
 class SnapshotJobSummary(JsonDocument):
-    """How a run ended.
+    """Outcome of a run.
 
     `snapshot`: its name, "" if it isn't made; `referred`: how many tables' rows lie in older
     snapshots; `copied_rows`, `copied_bytes` (in memory) what was written for it.
@@ -65,7 +65,7 @@ class SnapshotJobSummary(JsonDocument):
 
     @classmethod
     def from_snapshot(cls, job: str, snapshot: ArchiveSnapshot, began: float) -> SnapshotJobSummary:
-        """Of one that is made."""
+        """Summarize a job that made a snapshot."""
         own = [
             file
             for table in snapshot.tables

@@ -19,7 +19,7 @@ __all__ = ["changed_tables", "ddl_tables", "ids_of", "landed_windows", "unchange
 def unchanged_tables(
     older: ArchiveSnapshot, tables: Iterable[Table], changed: set[int]
 ) -> dict[str, SnapshotTable]:
-    """Of the tables of a younger moment, by full name, those that are the older snapshot's.
+    """Return the tables that the older snapshot has unchanged, by full name.
 
     `changed`: ids of tables and partitions that anything was done to in between. A table that lacks
     values in the older snapshot is read again.

@@ -73,7 +73,7 @@ log = logging.getLogger("sluice.snapshot")
 
 KIND = "snapshot"
 _MAX_ATTEMPTS = 5
-"""How often the downstream is read again after a DDL has changed what was to be read."""
+"""Maximum reads of the downstream, repeated where a DDL changed what was being read."""
 
 
 def plan_snapshot(settings: Settings, request: SnapshotRequest) -> SnapshotPlan:

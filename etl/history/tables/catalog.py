@@ -38,7 +38,7 @@ class TableInfo:
 
     @property
     def changes(self) -> int:
-        """That were applied, of all kinds."""
+        """Return the number of changes applied, of all kinds."""
         return self.count.inserts + self.count.updates + self.count.deletes
 
     @property

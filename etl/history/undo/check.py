@@ -242,7 +242,7 @@ class _TableCheck:
         return found
 
     def _wrong(self, conditions: Sequence[_Condition]) -> Iterator[_Condition]:
-        """Those whose count isn't what it should be: looked at together first, then by halves."""
+        """Yield conditions whose count is wrong: counted together first, then by halves."""
         for group in _condition_groups(conditions):
             yield from self._halved(group)
 

@@ -119,10 +119,10 @@ class TableUndoSql:
                 yield UndoStatement(begin + b", ".join(assigned) + b" WHERE " + condition + end, 1)
 
     def _assignments(self, count: int) -> list[list[bytes]]:
-        """Of each row that becomes what it was the columns that differ.
+        """Return the columns to set, for each row that becomes what it was.
 
-        Where any does all moments are set: ON UPDATE CURRENT_TIMESTAMP would make them what they
-        never were. Moments of columns added since are set to themselves.
+        Where any column differs all moments are set: ON UPDATE CURRENT_TIMESTAMP would make them
+        what they never were. Moments of columns added since are set to themselves.
         """
         after, before = self.reverse.after, self.reverse.before
         rows = np.arange(count)

@@ -35,7 +35,7 @@ _MAX_SAMPLE_AGE_MS = 60_000
 
 @dataclass(frozen=True, slots=True)
 class _SampleSet:
-    """What was seen of the pipelines, how long ago, and which can't be looked at now.
+    """Samples of the pipelines with their age, and the pipelines that can't be sampled now.
 
     When, on the clock of time.monotonic.
     """

@@ -20,7 +20,7 @@ __all__ = ["COUNTED", "TIMED", "read_sizes"]
 
 _DRAINER = "binlog_drainer_"
 _ALL = "all"
-"""In place of a pump's id where landing reads the pumps side by side and can't distinguish them."""
+"""Stands for a pump's id where landing reads pumps side by side and can't distinguish them."""
 _EVENTS = {
     "Insert": "inserts",
     "Update": "updates",

@@ -71,7 +71,7 @@ class _Server(ThreadingHTTPServer):
             raise
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """As `ThreadingHTTPServer` has it."""
+        """Process a request as `ThreadingHTTPServer` does, and free its slot."""
         try:
             super().process_request_thread(request, client_address)
         finally:

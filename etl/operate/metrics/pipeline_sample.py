@@ -23,7 +23,7 @@ class PipelineSample:
     overview: Overview
     totals: CounterTotals
     now_ms: int
-    """This machine's clock, Unix ms."""
+    """Time of this machine's clock, Unix ms."""
     tables: Mapping[str, TableCount] = field(default_factory=dict)
     verified: Sequence[TableVerified] = ()
     verifying: VerifierStatus = field(default_factory=VerifierStatus)

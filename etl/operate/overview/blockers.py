@@ -62,7 +62,7 @@ def _unresponsive_blockers(seen: Overview) -> Iterator[str]:
 
 
 def _since(seen: Overview, name: str) -> str:
-    """Since when, if that is a while ago, and how old what is shown of it is."""
+    """Return since when a source is silent, if for long, and how old what is shown of it is."""
     since_ms, as_of_ms = seen.silent_ms.get(name, seen.at_ms), seen.as_of_ms.get(name)
     if seen.at_ms - since_ms < _MIN_SILENCE_MS:
         return ""

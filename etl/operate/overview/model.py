@@ -25,14 +25,14 @@ __all__ = [
 
 WORKING = "works"
 IDLE = "idle"
-"""There is nothing to do, or it hasn't begun."""
+"""State of a part that has nothing to do, or hasn't begun."""
 WAITING = "waits"
-"""It has something to do, and doesn't get on."""
+"""State of a part that has something to do, and makes no progress."""
 PAUSED = "paused"
 STOPPED = "stopped"
 """An operator has to act."""
 UNKNOWN = "unknown"
-"""It doesn't answer."""
+"""State of a part that doesn't answer."""
 LATE_LAG_MS = 30_000.0
 """A part that lags more than this, and more than three empty windows, counts as waiting."""
 STATES = (WORKING, IDLE, WAITING, PAUSED, STOPPED, UNKNOWN)
@@ -149,11 +149,11 @@ class VerifiedPart:
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """Where the data is, and what holds it back. Moments are Unix ms, timestamps TSO."""
+    """The state of all parts, and what holds data back. Moments are Unix ms, timestamps TSO."""
 
     at_ms: int
     pipeline: str
-    """Its id, as in the registry."""
+    """Id of the pipeline, as in the registry."""
     pumps: tuple[PumpPart, ...]
     landing: LandingPart
     relay: RelayPart
@@ -174,9 +174,9 @@ class Overview:
     ``archive`` …
     """
     silent_ms: dict[str, int] = field(default_factory=dict)
-    """Since when they don't."""
+    """Time since which sources don't answer."""
     as_of_ms: dict[str, int] = field(default_factory=dict)
-    """When each source's shown answer was given: some time ago if it does not respond now."""
+    """Time of each source's shown answer: some time ago if it does not respond now."""
 
     @property
     def lag_ms(self) -> float | None:

@@ -86,7 +86,7 @@ class RestoreTestRequest(JsonDocument):
 
 @dataclass(frozen=True, slots=True)
 class DrillSummary:
-    """What was tried.
+    """Outcome of a drill.
 
     `seconds` is what restoring and verifying took: the time that it would take in earnest.
     """

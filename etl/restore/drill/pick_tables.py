@@ -85,7 +85,7 @@ def _sizes(settings: Settings, ts: int) -> dict[str, int]:
 
 
 def _by_id(snapshot: ArchiveSnapshot) -> dict[int, int]:
-    """Of tables with rows: views and sequences aren't tried."""
+    """Return the bytes of tables with rows, by id: views and sequences aren't tried."""
     return {
         int(table.table["id"]): table.row_bytes
         for table in snapshot.tables

@@ -126,7 +126,7 @@ def _checkpoint(session: MySQLSession, target: Downstream, cluster_id: int) -> C
 
 
 def _same_server_problems(pipeline: Settings, own: Settings, found: ReplayWindows) -> list[str]:
-    """On the pipeline's own server: what both would write to."""
+    """Return what pipeline and job would both write to on the pipeline's own server."""
     problems = []
     places = [
         (folded(s.downstream.checkpoint_schema), folded(s.downstream.checkpoint_table))

@@ -33,7 +33,7 @@ PrepareLatest = Callable[[BatchPayload], Iterator[pa.RecordBatch]]
 
 
 class ChangedKeys:
-    """Of the tables that `filters` wants, and all kinds of changes.
+    """Keys of changed rows, of the tables that `filters` wants, and of all kinds of changes.
 
     `gather` once, then `advance` at will.
     """
@@ -59,7 +59,7 @@ class ChangedKeys:
 
     @property
     def at(self) -> int:
-        """As of when (TSO) rows are known."""
+        """Return the TSO as of which rows are known."""
         return self._at
 
     def collect(self, gone_through: Callable[[int], None] = lambda ts: None) -> None:

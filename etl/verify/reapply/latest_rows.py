@@ -49,7 +49,7 @@ class LatestRows:
 
     @property
     def bytes(self) -> int:
-        """Of what is kept."""
+        """Return the bytes of the rows in memory."""
         return sum(part.nbytes for part in self._parts)
 
     @property

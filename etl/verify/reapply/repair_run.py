@@ -94,7 +94,7 @@ def repair_notes(settings: Settings) -> list[str]:
 
 
 def _without_rows(windows: BatchPayload) -> Iterator[pa.RecordBatch]:
-    """Only the tables and the DDL of windows are looked at."""
+    """Return no rows: only the tables and the DDL of windows are looked at."""
     return iter(())
 
 

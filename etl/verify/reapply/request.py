@@ -13,12 +13,12 @@ from sluice.relay.json_codec import JsonDocument
 
 @dataclass(frozen=True, slots=True)
 class ReplayRequest(JsonDocument):
-    """What was committed after `since` through `until` (TSO.
+    """A request to apply a past range again: what was committed after `since` through `until`.
 
-    0: all that is landed when it is asked for), of the tables that fit one of `tables` (globs; ()
-    for all that the rules want), goes to `target`, see `sluice.etl.settings.read_target`;
-    `rows_per_second` at most, 0 for as many as there can be. Without a target it is a repair: the
-    rows that were touched become in the pipeline's own downstream what they are upstream.
+    They are TSO; `until` 0: all that is landed at the request. `tables`: globs, () for all that the
+    rules want. `target`: see `sluice.etl.settings.read_target`. `rows_per_second`: 0 for no limit.
+    Without a target it is a repair: the rows that were touched become in the pipeline's own
+    downstream what they are upstream.
     """
 
     KIND: ClassVar = "reapply"
@@ -52,7 +52,7 @@ class ReplayRequest(JsonDocument):
 
 @dataclass(frozen=True, slots=True)
 class ReplaySummary:
-    """What was done. `through` (TSO): as far as the sink is. The counts are of this process."""
+    """Outcome of a reapply. `through` (TSO): how far the sink is. Counts are of this process."""
 
     job: str
     to: str

@@ -46,7 +46,7 @@ def _chunk_count(rows: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class RepairEndpoints:
-    """What a repair works with. `now`: fresh timestamps of PD."""
+    """The clients of a repair. `now`: fresh timestamps of PD."""
 
     relay: RelayLog
     downstream: BackfillDownstream
@@ -82,7 +82,7 @@ class RowRepair:
         self.counts: dict[str, Counter[str]] = {}
 
     def work(self) -> None:
-        """Until every touched key is done.
+        """Repair rows until every touched key is done.
 
         Raises StopRequested, ReplayRangeError, LeaseLostError, BackfillError, and what preparing
         and the clients of PD and of the downstream raise.
@@ -223,7 +223,7 @@ class RowRepair:
 
 
 class _ProgressFile:
-    """How many rows of each table's are done.
+    """The file with the number of rows that are done, by table.
 
     They count only while the rows are found in the same order.
     """
@@ -237,12 +237,12 @@ class _ProgressFile:
             self._known = {}
 
     def of(self, table: Table, rows: pa.Table) -> int:
-        """Of these rows."""
+        """Return how many of these rows are done."""
         done, seen = self._known.get(str(table.id), (0, 0))
         return done if done and self._sum(table, rows, done) == seen else 0
 
     def keep(self, table: Table, rows: pa.Table, done: int) -> None:
-        """Durably."""
+        """Note durably how many rows of a table are done."""
         self._known[str(table.id)] = [done, self._sum(table, rows, done)]
         self._storage.replace(self._path, json.dumps(self._known).encode() + b"\n")
 

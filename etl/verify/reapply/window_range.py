@@ -33,7 +33,7 @@ class ReplayWindows:
     range came.
     """
     begun: dict[int, Table] = field(default_factory=dict)
-    """Those of them that were there before the range, by id."""
+    """Tables that were there before the range, by id."""
     ddls: list[DdlJob] = field(default_factory=list)
     """DDL about wanted tables or databases."""
     problems: list[str] = field(default_factory=list)
