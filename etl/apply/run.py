@@ -121,6 +121,7 @@ def prepare_options(settings: Settings) -> PrepareOptions:
         settings.filters,
         settings.routes,
         settings.ignored_ts,
+        message_format=settings.message_format,
     )
 
 

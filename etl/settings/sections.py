@@ -9,6 +9,7 @@ import ssl
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from sluice.etl.changes.messages import MessageFormat
 from sluice.etl.changes.rules import Filter, ReplicationRules, Routes
 from sluice.etl.settings.airflow_section import Airflow
 from sluice.etl.settings.drainer_toml import DrainerSettingsError, drainer_password
@@ -365,6 +366,11 @@ class Settings:
                 return self.kafka
             case _:
                 return self.downstream
+
+    @property
+    def message_format(self) -> MessageFormat:
+        """Return the format of a topic's messages."""
+        return self.kafka.message_format if self.downstream.type == "kafka" else MessageFormat()
 
     @property
     def time_zone(self) -> str:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import datetime
 import os
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from sluice.etl.changes.messages import BINLOG, FIDELITIES, FORMATS, LOSSLESS, MessageFormat
 from sluice.tidb.time_zone import find_zone
 
 _SECRET = re.compile(r"password|secret|\.pem$|bearer\.token|oauthbearer\.config")
@@ -23,6 +25,7 @@ _RESERVED_OPTIONS = {
     "enable.auto.commit",
 }
 _MAX_MESSAGE_BYTES = 1_000_000_000
+_FORMATS_TO_COME = ("avro", "debezium-avro", "open-protocol", "simple")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +58,7 @@ class File:
 
 @dataclass(frozen=True, slots=True)
 class Kafka:
-    """A Kafka topic, one message a transaction."""
+    """A Kafka topic."""
 
     brokers: str = ""
     """``host:port``, comma separated."""
@@ -67,11 +70,23 @@ class Kafka:
     """
     client_id: str = "tidb_binlog"
     max_message_bytes: int = _MAX_MESSAGE_BYTES
-    """The largest transaction that is sent; topic and brokers must allow it (max.message.bytes)."""
+    """The largest message that is sent; topic and brokers must allow it (max.message.bytes)."""
     time_zone: str = "UTC"
     """Time zone in which TIMESTAMPs are written; the original used the Drainer's own."""
     timeout_s: int = 60
     """How long brokers may take to answer before the connection is made again, in s."""
+    format: str = BINLOG
+    """``binlog``: TiDB Binlog's protobuf, one message a transaction. Others have a message a row
+    change: ``canal-json``, ``debezium-json``.
+    """
+    fidelity: str = LOSSLESS
+    """``lossless``, or ``as-ticdc``: TiCDC's values also where they lose something."""
+    tidb_extension: bool = True
+    """Canal-JSON: messages have ``_tidb`` with the commit timestamp."""
+    content_compatible: bool = False
+    """Canal-JSON: ``old`` has changed columns alone, and types have their parameters."""
+    debezium_schema: bool = False
+    """Debezium: keys and values carry their schema."""
     client: dict[str, str | int | bool] = field(default_factory=dict)
     """Further options of librdkafka by their names, as in ``"security.protocol" = "SASL_SSL"``."""
     client_env: dict[str, str | int | bool] = field(default_factory=dict)
@@ -102,6 +117,53 @@ class Kafka:
                         " that holds it in [kafka.client-env], or the file in [kafka.client-file]"
                     )
         _check_zone("kafka", self.time_zone)
+        self._check_format()
+
+    @property
+    def message_format(self) -> MessageFormat:
+        """Return what encodes messages of the format."""
+        return MessageFormat(
+            self.format,
+            self.fidelity,
+            self.time_zone,
+            self.tidb_extension,
+            self.content_compatible,
+            self.debezium_schema,
+        )
+
+    def _check_format(self) -> None:
+        if self.format not in FORMATS:
+            coming = ": it is not written yet" if self.format in _FORMATS_TO_COME else ""
+            raise ValueError(
+                f"[kafka] format = {self.format!r}{coming}; must be one of {', '.join(FORMATS)}"
+            )
+        if self.fidelity not in FIDELITIES:
+            raise ValueError(
+                f"[kafka] fidelity = {self.fidelity!r}: must be one of {', '.join(FIDELITIES)}"
+            )
+        for key, is_set, formats in (
+            ("fidelity", self.fidelity != LOSSLESS, FORMATS[1:]),
+            ("tidb-extension", not self.tidb_extension, ("canal-json",)),
+            ("content-compatible", self.content_compatible, ("canal-json",)),
+            ("debezium-schema", self.debezium_schema, ("debezium-json",)),
+        ):
+            if is_set and self.format not in formats:
+                raise ValueError(
+                    f"[kafka] {key} is for format = {' or '.join(map(repr, formats))}, not for"
+                    f" {self.format!r}"
+                )
+        if self.format == "debezium-json" and self.time_zone != "UTC":
+            raise ValueError(
+                f"[kafka] time-zone = {self.time_zone!r}: format = 'debezium-json' has UTC"
+            )
+        if self.format == "canal-json" and self.fidelity == LOSSLESS:
+            zone = find_zone(self.time_zone)
+            if not isinstance(zone, datetime.timezone) and self.time_zone != "UTC":
+                raise ValueError(
+                    f"[kafka] time-zone = {self.time_zone!r}: where clocks are set back, two"
+                    " moments have one text; use 'UTC', an offset as in '+08:00', or fidelity ="
+                    " 'as-ticdc'"
+                )
 
     def options(self) -> dict[str, str | int | bool]:
         """Return all further options of librdkafka, secrets too.

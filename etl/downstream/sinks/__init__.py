@@ -75,9 +75,9 @@ def write_plan_of_sink(target: Target, mode: str) -> str:
 
             return FileSink.shape
         case Kafka():
-            from sluice.etl.downstream.sinks.kafka import KafkaSink
+            from sluice.etl.downstream.sinks.kafka import write_plan_of_topic
 
-            return KafkaSink.shape
+            return write_plan_of_topic(target)
         case Downstream():
             return _database_kind(mode).shape
 

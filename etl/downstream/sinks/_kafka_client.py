@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
 from sluice.errors import SluiceError
 from sluice.etl.downstream import CheckpointMovedError
@@ -49,14 +49,32 @@ class KafkaUnavailableError(SluiceError, OSError):
 
 
 @dataclass(frozen=True, slots=True)
+class LastMessage:
+    """The last committed message of a partition."""
+
+    offset: int
+    value: bytes
+    commit_ts: str | None
+    """The text of its header `commit_ts`; None if it has none."""
+
+    @classmethod
+    def from_kafka(cls, message: Message) -> LastMessage:
+        """Return what counts of a consumer's message."""
+        headers = dict(message.headers() or ())
+        found = headers.get("commit_ts")
+        text = found.decode("ascii", "replace") if isinstance(found, bytes) else found
+        return cls(int(message.offset() or 0), message.value() or b"", text)
+
+
+@dataclass(frozen=True, slots=True)
 class TopicTail:
     """`next`: the offset that the next message gets.
 
-    `last`: offset and value of the last message; None when there is none.
+    `last`: the last message; None when there is none.
     """
 
     next: int
-    last: tuple[int, bytes] | None
+    last: LastMessage | None
 
 
 class KafkaClient:
@@ -159,7 +177,7 @@ class KafkaClient:
                 return 0, 0
             raise
 
-    def _last_from(self, consumer: Consumer, start: int, high: int) -> tuple[int, bytes] | None:
+    def _last_from(self, consumer: Consumer, start: int, high: int) -> LastMessage | None:
         consumer.assign([TopicPartition(self.topic, PARTITION, start)])
         last = None
         deadline = time.monotonic() + self._options.timeout_s
@@ -169,8 +187,8 @@ class KafkaClient:
                 continue
             error = message.error()
             if error is None:
-                last = int(message.offset() or 0), message.value() or b""
-                if last[0] >= high - 1:
+                last = LastMessage.from_kafka(message)
+                if last.offset >= high - 1:
                     return last
                 deadline = time.monotonic() + self._options.timeout_s
             elif error.code() == KafkaError._PARTITION_EOF:

@@ -1,4 +1,4 @@
-"""Send transactions to a Kafka topic in the original Drainer's format, one message each.
+"""Send transactions to a Kafka topic: a message each, or in other formats one a row change.
 
 Each is sent exactly once. Messages go out in Kafka transactions, one for what lies between two
 commit steps. A new producer fences the process that wrote before and settles what it left open;
@@ -12,9 +12,11 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from confluent_kafka import KafkaError, KafkaException, Message, Producer
+import confluent_kafka
+from confluent_kafka import KafkaError, KafkaException, Producer
 
 from sluice.etl.changes.formats.binlog_file import FOOTER, HEADER, commit_ts_of, split_records
+from sluice.etl.changes.messages import BINLOG, Message, encoder_for, split_frames
 from sluice.etl.changes.steps import ScopedDdl, Step
 from sluice.etl.changes.write_plans.kafka_binlog import ddl_message
 from sluice.etl.downstream import Checkpoint, Savepoint, SavepointFile
@@ -23,6 +25,7 @@ from sluice.etl.downstream.sinks._kafka_client import (
     PARTITION,
     KafkaClient,
     KafkaUnavailableError,
+    LastMessage,
     abandon,
     error_reason,
 )
@@ -33,12 +36,12 @@ from sluice.etl.settings import Kafka
 class KafkaSink(BinlogSink):
     """Partition 0 of a topic."""
 
-    shape = "kafka_binlog"
-
     def __init__(self, options: Kafka, cluster_id: int, job: str = "") -> None:
         """`job`: which job writes there, "" for a pipeline."""
         super().__init__(savepoint_file(options, cluster_id, job))
+        self.shape = write_plan_of_topic(options)
         self._options = options
+        self._encoder = None if options.format == BINLOG else encoder_for(options.message_format)
         self._client = _client(options, cluster_id)
         self._producer: Producer | None = None
         self._in_transaction = False
@@ -72,32 +75,40 @@ class KafkaSink(BinlogSink):
         self._check_place(found, tail.next)
         checkpoint = found.checkpoint if found else Checkpoint(0)
         if tail.last is not None:
-            self._offset = tail.last[0]
-            there = self._commit_ts(*tail.last)
+            self._offset = tail.last.offset
+            there = _commit_ts_of(self._options, tail.last, self.address)
             checkpoint = checkpoint.at(there) if there > checkpoint.commit_ts else checkpoint
         self._checkpoint = checkpoint if checkpoint.commit_ts else None
         return self._checkpoint
 
     def _write_ddl(self, ddl: ScopedDdl) -> None:
-        self._send(ddl_message(ddl))
+        if self._encoder is None:
+            self._send(_binlog(ddl_message(ddl)))
+            return
+        for message in self._encoder.ddl(ddl, int(time.time() * 1000)):
+            self._send(message)
 
     def _write_records(self, data: memoryview, *, more: bool) -> None:
-        if more:
+        if self._encoder is not None:
+            for message in split_frames(data):
+                self._send(message)
+        elif more:
             self._pieces.append(bytes(data))
         elif self._pieces:
             record = b"".join([*self._pieces, data])
             self._pieces = []
-            self._send(record[HEADER.size : -FOOTER.size])
+            self._send(_binlog(record[HEADER.size : -FOOTER.size]))
         else:
-            for _, message in split_records(data):
-                self._send(bytes(message))
+            for _, record_message in split_records(data):
+                self._send(_binlog(bytes(record_message)))
 
-    def _send(self, message: bytes) -> None:
-        commit_ts = commit_ts_of(message)
-        if len(message) > self._options.max_message_bytes:
+    def _send(self, message: Message) -> None:
+        commit_ts = message.commit_ts
+        size = len(message.key or b"") + len(message.value or b"")
+        if size > self._options.max_message_bytes:
             raise ApplyError(
-                f"{self.address}: the transaction at commit_ts {commit_ts} is a message of"
-                f" {len(message)} bytes, [kafka] max-message-bytes is"
+                f"{self.address}: the transaction at commit_ts {commit_ts} has a message of"
+                f" {size} bytes, [kafka] max-message-bytes is"
                 f" {self._options.max_message_bytes}",
                 hint=(
                     "raise it, and max.message.bytes of the topic, or leave the transaction out:"
@@ -105,7 +116,7 @@ class KafkaSink(BinlogSink):
                 ),
             )
         producer = self._connected()
-        doing = f"sending commit_ts {commit_ts} ({len(message)} bytes)"
+        doing = f"sending commit_ts {commit_ts} ({size} bytes)"
         try:
             if not self._in_transaction:
                 producer.begin_transaction()
@@ -115,8 +126,10 @@ class KafkaSink(BinlogSink):
                 try:
                     producer.produce(
                         self._client.topic,
-                        message,
+                        message.value,
+                        message.key,
                         partition=PARTITION,
+                        headers=list(message.headers) or None,
                         on_delivery=self._delivered,
                     )
                     break
@@ -155,7 +168,7 @@ class KafkaSink(BinlogSink):
             checkpoint, self._client.topic if self._offset >= 0 else None, max(0, self._offset)
         )
 
-    def _delivered(self, error: KafkaError | None, message: Message) -> None:
+    def _delivered(self, error: KafkaError | None, message: confluent_kafka.Message) -> None:
         if error is not None:
             self._rejected = self._rejected or error
         else:
@@ -172,15 +185,6 @@ class KafkaSink(BinlogSink):
             raise RuntimeError("recover() comes first")
         return self._producer
 
-    def _commit_ts(self, offset: int, message: bytes) -> int:
-        try:
-            return commit_ts_of(message)
-        except ValueError as error:
-            raise ApplyError(
-                f"{self.address}: the message at offset {offset} is {error}: another program writes"
-                " to this topic; give Sluice one of its own"
-            ) from error
-
     def _check_place(self, found: Savepoint | None, next_offset: int) -> None:
         if found is None or found.place != self._client.topic:
             return
@@ -193,6 +197,35 @@ class KafkaSink(BinlogSink):
                 f" {self._savepoint.path}; to send the topic's content again, set an earlier"
                 " commitTS there too"
             )
+
+
+def write_plan_of_topic(options: Kafka) -> str:
+    """Return the name of the write planner that a topic's format takes."""
+    return "kafka_binlog" if options.format == BINLOG else "kafka_messages"
+
+
+def _binlog(message: bytes) -> Message:
+    return Message(commit_ts_of(message), None, message)
+
+
+def _commit_ts_of(options: Kafka, last: LastMessage, address: str) -> int:
+    """Return the commit ts of a topic's last message. Raises ApplyError for one of another kind."""
+    if options.format != BINLOG:
+        if last.commit_ts is not None and last.commit_ts.isdecimal():
+            return int(last.commit_ts)
+        raise ApplyError(
+            f"{address}: the message at offset {last.offset} has no header commit_ts, which every"
+            f" message of [kafka] format = {options.format!r} has: another format or program"
+            " writes to the topic",
+            hint="name a topic of its own in [kafka] topic",
+        )
+    try:
+        return commit_ts_of(last.value)
+    except ValueError as error:
+        raise ApplyError(
+            f"{address}: the message at offset {last.offset} is {error}: another program writes"
+            " to this topic; give Sluice one of its own"
+        ) from error
 
 
 def savepoint_file(options: Kafka, cluster_id: int, job: str = "") -> SavepointFile:
@@ -211,7 +244,9 @@ def sent_through(options: Kafka, cluster_id: int) -> int:
     Raises as `is_unused`.
     """
     last = _client(options, cluster_id).tail().last
-    return commit_ts_of(last[1]) if last is not None else 0
+    if last is None:
+        return 0
+    return _commit_ts_of(options, last, _client(options, cluster_id).address)
 
 
 def is_unused(options: Kafka, cluster_id: int) -> bool:

@@ -6,6 +6,7 @@ import tomllib
 
 import pytest
 
+from sluice.etl.changes.messages import MessageFormat
 from sluice.etl.downstream.sinks import write_plan_of_sink
 from sluice.etl.settings import Settings, SettingsError, parse_settings
 
@@ -47,6 +48,18 @@ def test_kafka_takes_the_clients_own_options() -> None:
         "+08:00",
         "kafka_binlog",
     )
+
+
+def test_a_topics_format_names_its_write_plan_and_its_encoder() -> None:
+    settings = parsed(
+        f'{KAFKA}format = "canal-json"\nfidelity = "as-ticdc"\ntime-zone = "Asia/Shanghai"\n'
+        "content-compatible = true\ntidb-extension = false\n"
+    )
+    assert write_plan_of_sink(settings.target, settings.apply.mode) == "kafka_messages"
+    assert settings.message_format == MessageFormat(
+        "canal-json", "as-ticdc", "Asia/Shanghai", tidb_extension=False, content_compatible=True
+    )
+    assert parsed('[downstream]\nhost = "db"\n').message_format == MessageFormat()
 
 
 def test_a_database_needs_a_host_and_no_folder() -> None:
@@ -100,6 +113,31 @@ KAFKA = '[downstream]\ntype = "kafka"\n[kafka]\nbrokers = "a:1"\nsavepoint = "/s
         (
             f'{KAFKA}[kafka.client-env]\n"transactional.id" = "x"\n',
             r'\[kafka.client-env\] "transactional.id" is set by Sluice',
+        ),
+        (
+            f'{KAFKA}format = "avro"\n',
+            r"\[kafka\] format = 'avro': it is not written yet; must be one of binlog, canal-json",
+        ),
+        (f'{KAFKA}format = "csv"\n', r"\[kafka\] format = 'csv'; must be one of binlog"),
+        (
+            f'{KAFKA}format = "canal-json"\nfidelity = "some"\n',
+            r"\[kafka\] fidelity = 'some': must be one of lossless, as-ticdc",
+        ),
+        (
+            f'{KAFKA}format = "canal-json"\ndebezium-schema = true\n',
+            r"\[kafka\] debezium-schema is for format = 'debezium-json', not for 'canal-json'",
+        ),
+        (
+            f"{KAFKA}content-compatible = true\n",
+            r"\[kafka\] content-compatible is for format = 'canal-json', not for 'binlog'",
+        ),
+        (
+            f'{KAFKA}format = "canal-json"\ntime-zone = "Europe/Berlin"\n',
+            r"\[kafka\] time-zone = 'Europe/Berlin': where clocks are set back, two moments",
+        ),
+        (
+            f'{KAFKA}format = "debezium-json"\ntime-zone = "+08:00"\n',
+            r"\[kafka\] time-zone = '\+08:00': format = 'debezium-json' has UTC",
         ),
         (
             f'{KAFKA}[kafka.client]\n"linger.ms" = [1]\n',

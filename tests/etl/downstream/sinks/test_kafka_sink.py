@@ -262,7 +262,8 @@ def test_a_transaction_above_the_limit_is_named_with_the_ways_out(options: Kafka
     with pytest.raises(
         ApplyError,
         match=(
-            r"commit_ts 20 is a message of \d+ bytes.*max-message-bytes is 2000.*sluice txn skip 20"
+            r"commit_ts 20 has a message of \d+ bytes.*max-message-bytes is 2000"
+            r".*sluice txn skip 20"
         ),
     ):
         sink.run(steps(20, size=3000))

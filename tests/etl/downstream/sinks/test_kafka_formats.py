@@ -1,0 +1,152 @@
+"""A topic in a format of row changes has each change once, and says itself where to go on.
+
+The broker is librdkafka's own mock, or the one in SLUICE_TEST_KAFKA (see test_kafka_sink.py).
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from sluice.etl.apply import run_apply
+from sluice.etl.changes.messages import Message
+from sluice.etl.changes.steps import CommitDetail, Step
+from sluice.etl.changes.write_plans._transactions import transaction_steps
+from sluice.etl.downstream.sinks import ApplyError, read_checkpoint
+from sluice.etl.downstream.sinks.kafka import KafkaSink, sent_through
+from sluice.etl.settings import Apply, Downstream, Kafka, Relay, Settings, Upstream
+from sluice.relay import RelayLog
+from tests.etl.changes.messages.readers import READERS
+from tests.etl.changes.messages.recorded_messages import (
+    messages_of,
+    rebuilt,
+    snapshot_rows,
+    snapshot_ts,
+)
+from tests.etl.preparing import local_preparer
+from tests.etl.relay_from_recording import RECORDINGS, land
+
+CLUSTER = 7
+REAL = os.environ.get("SLUICE_TEST_KAFKA", "")
+RECORDING, SNAPSHOT = RECORDINGS / "ddl", "a_two_items"
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[str]:
+    if REAL:
+        yield REAL
+        return
+    mock = Producer({"test.mock.num.brokers": 1, "log_level": 0})
+    (metadata,) = mock.list_topics(timeout=60).brokers.values()
+    yield f"{metadata.host}:{metadata.port}"
+
+
+@pytest.fixture(scope="module")
+def relay(tmp_path_factory: pytest.TempPathFactory) -> RelayLog:
+    url = f"file://{tmp_path_factory.mktemp('ddl')}"
+    through = snapshot_ts(RECORDING, SNAPSHOT)
+    return land(RECORDING, url, 2, through=through, cluster_id=CLUSTER)
+
+
+@pytest.fixture
+def topic(broker: str, tmp_path: Path) -> Kafka:
+    return Kafka(
+        brokers=broker,
+        topic=f"sluice-{secrets.token_hex(6)}",
+        savepoint=str(tmp_path / "savepoint"),
+        format="canal-json",
+    )
+
+
+def consumed(options: Kafka) -> list[Message]:
+    """Return what a consumer gets from the topic."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": options.brokers,
+            "group.id": "test",
+            "enable.auto.commit": False,
+            "isolation.level": "read_committed",
+            "enable.partition.eof": True,
+            "auto.offset.reset": "earliest",
+        }
+    )
+    consumer.assign([TopicPartition(options.topic, 0, 0)])
+    found = []
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        message = consumer.poll(1)
+        if message is None:
+            continue
+        if message.error():
+            break
+        headers = tuple((name, bytes(value)) for name, value in message.headers() or ())
+        commit_ts = int(dict(headers)["commit_ts"])
+        found.append(Message(commit_ts, message.key(), message.value(), headers))
+    consumer.close()
+    return found
+
+
+@pytest.mark.parametrize("name", ["canal-json", "debezium-json"])
+def test_a_topic_has_every_change_once_and_rebuilds_the_tables(
+    name: str, relay: RelayLog, topic: Kafka
+) -> None:
+    encoding, new_reader = READERS[name]
+    options = replace(topic, format=name, debezium_schema=encoding.with_schema)
+    settings = Settings(
+        Upstream("unused"),
+        Relay(relay.url),
+        Downstream(type="kafka"),
+        apply=Apply(max_rows=1),
+        kafka=options,
+    )
+    last = relay.last()
+    assert last is not None
+    summary = run_apply(
+        settings, until_ts=last.hi, run_seconds=240, prepare=local_preparer(settings)
+    )
+    assert summary.batches > 1
+    found = consumed(options)
+    expected = messages_of(relay, encoding)
+    assert [(m.commit_ts, m.key, m.headers) for m in found] == [
+        (m.commit_ts, m.key, m.headers) for m in expected
+    ]
+    reader = new_reader()
+    assert rebuilt(map(reader.read, found)) == snapshot_rows(RECORDING, SNAPSHOT, reader)
+    checkpoint = read_checkpoint(settings.target, CLUSTER)
+    assert checkpoint is not None
+    assert checkpoint.commit_ts == last.hi
+
+
+def test_the_topic_says_where_to_go_on_even_without_the_savepoint(
+    relay: RelayLog, topic: Kafka
+) -> None:
+    settings = Settings(Upstream("unused"), Relay(relay.url), Downstream(type="kafka"), kafka=topic)
+    last = relay.last()
+    assert last is not None
+    run_apply(settings, until_ts=last.hi, run_seconds=240, prepare=local_preparer(settings))
+    sent = consumed(topic)
+    Path(topic.savepoint).unlink()
+    sink = KafkaSink(topic, CLUSTER)
+    checkpoint = sink.recover()
+    sink.close()
+    assert checkpoint is not None
+    assert checkpoint.commit_ts == sent[-1].commit_ts == sent_through(topic, CLUSTER)
+
+
+def test_a_topic_of_another_format_is_refused_by_name(topic: Kafka) -> None:
+    binlog = KafkaSink(replace(topic, format="binlog"), CLUSTER)
+    binlog.recover()
+    steps = transaction_steps(iter([(10, 1, [b"x" * 5])]))
+    binlog.run([*steps, Step(CommitDetail(4), 10, changes=1)])
+    binlog.close()
+    sink = KafkaSink(topic, CLUSTER)
+    with pytest.raises(ApplyError, match=r"offset 0 has no header commit_ts.*'canal-json'"):
+        sink.recover()
+    sink.close()
