@@ -27,6 +27,7 @@ from sluice.etl.downstream.sinks import read_checkpoint
 from sluice.etl.landing._cluster import UpstreamCluster
 from sluice.etl.landing._control import CHECK_INTERVAL_S, LandingControl, RunLimits, Stop
 from sluice.etl.landing._ddl_jobs import LandingStopped
+from sluice.etl.landing._import_jobs import ImportWatch
 from sluice.etl.landing._job_queue import FinishedPlan, LandingJobs, record_of, report_of
 from sluice.etl.landing._kept_versions import LandingSafePoint
 from sluice.etl.landing._misplaced_rows import MisplacedRowError, check_row_partitions
@@ -153,6 +154,12 @@ class _LandingLoop:
         self._backoff = RetryBackoff(log, "landing")
         self._progress = LandingProgressLog()
         self._counters = LandingCounters(self._relay)
+        self._imports = ImportWatch(
+            self._relay,
+            cluster.tikv,
+            settings.filters.wants_table,
+            self._counters.without_binlog,
+        )
         self.summary = summary
 
     def run(self) -> LandSummary:
@@ -330,6 +337,7 @@ class _LandingLoop:
         if unlogged := warn_without_binlog(described.ddls, wants_table):
             self._counters.without_binlog(len(unlogged))
             mark_unverified(self._relay, unlogged, wants_table)
+        self._imports.check(record.hi)
         self._start = StartPosition(record.hi, is_resumed=True)
         self._register(record.hi)
         self._log_window(report_of(landed, record))
