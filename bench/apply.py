@@ -28,9 +28,9 @@ from sluice.bench.processes import Peak, cpu_s, replicating
 from sluice.devstack import LOOPBACK, Stack, replay
 from sluice.devstack.compare import compare
 from sluice.devstack.control import AirflowClient, ClusterControl
+from sluice.devstack.fresh_stack import fresh_stack, wait_pipeline
 from sluice.devstack.launch import PUMP_NAMES, connect
 from sluice.devstack.progress_view import CheckpointTrace, ProgressView
-from sluice.devstack.run import fresh_stack, wait_pipeline
 from sluice.devstack.state import StackError
 from sluice.relay import Control, RelayLog
 from sluice.tidb import PDClient

@@ -41,11 +41,11 @@ from sluice.bench.endurance_watch import (
 from sluice.bench.processes import replicating
 from sluice.devstack import Stack
 from sluice.devstack.control import AirflowClient, ClusterControl
+from sluice.devstack.fresh_stack import fresh_stack, wait_pipeline
 from sluice.devstack.launch import PUMP_NAMES, connect
 from sluice.devstack.launch.pump import GC_VARIABLE
 from sluice.devstack.progress_view import Observer, ProgressView
 from sluice.devstack.repository import default_home
-from sluice.devstack.run import fresh_stack, wait_pipeline
 from sluice.devstack.state import StackError
 from sluice.devstack.verification import verify
 from sluice.tidb import tso

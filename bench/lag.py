@@ -23,9 +23,9 @@ import pymysql
 from sluice.bench.processes import cpu_s
 from sluice.devstack import Stack
 from sluice.devstack.control import AirflowClient, ClusterControl
+from sluice.devstack.fresh_stack import fresh_stack, wait_pipeline
 from sluice.devstack.launch import connect
 from sluice.devstack.repository import DAGS
-from sluice.devstack.run import fresh_stack, wait_pipeline
 from sluice.devstack.state import StackError
 from sluice.etl.settings import load_settings
 

@@ -15,8 +15,8 @@ from typing import Self
 from sluice.bench.lag import TURNS, LagProbe, LagResult, commit_times, summarize, wait_warm
 from sluice.devstack import Stack
 from sluice.devstack.control import AirflowClient, ClusterControl
+from sluice.devstack.fresh_stack import fresh_stack, wait_pipeline
 from sluice.devstack.launch import connect
-from sluice.devstack.run import fresh_stack, wait_pipeline
 from sluice.devstack.state import StackError
 from sluice.etl.copy.backfill import cancel_backfill
 from sluice.etl.settings import Settings, load_settings

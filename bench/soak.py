@@ -25,12 +25,12 @@ import psutil
 from sluice.devstack import Stack, replay
 from sluice.devstack.compare import compare
 from sluice.devstack.control import AirflowClient
+from sluice.devstack.fresh_stack import fresh_stack, wait_pipeline
 from sluice.devstack.launch import StackPaths, connect
 from sluice.devstack.progress_view import ProgressView
 from sluice.devstack.recording import Recording
 from sluice.devstack.replay import task_processes, worker_processes
 from sluice.devstack.repository import recording_folder
-from sluice.devstack.run import fresh_stack, wait_pipeline
 from sluice.devstack.state import StackError
 from sluice.tidb import tso
 

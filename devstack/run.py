@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import os
 import time
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from sluice.devstack import accident_demo as accident
@@ -20,8 +19,8 @@ from sluice.devstack import replay, verification
 from sluice.devstack.compare import compare
 from sluice.devstack.control import AirflowClient, ClusterControl
 from sluice.devstack.damage import Damage, damage
-from sluice.devstack.launch import PUMP_NAMES, connect, reset_runs
-from sluice.devstack.processes import is_alive
+from sluice.devstack.fresh_stack import fresh_stack, relay_of, wait_landing, wait_pipeline
+from sluice.devstack.launch import connect
 from sluice.devstack.progress_view import (
     CheckpointTrace,
     Observer,
@@ -30,50 +29,12 @@ from sluice.devstack.progress_view import (
 )
 from sluice.devstack.recording import Recording, SnapshotLabel
 from sluice.devstack.run_summary import RunSummary, Span
-from sluice.devstack.stack import Report, Stack
+from sluice.devstack.stack import Stack
 from sluice.devstack.state import StackError
-from sluice.relay import Control, RelayLog
+from sluice.relay import Control
 
 _MAX_RESTARTS = 20
-_PIPELINE_START_TIMEOUT_S = 120.0
 _ACCIDENT_TIMEOUT_S = 120.0
-
-
-@contextlib.contextmanager
-def fresh_stack(
-    stack: Stack, recording: Path | None, report: Report, orders: Control | None = None
-) -> Iterator[None]:
-    """Have the stack, started on empty data, while the block runs.
-
-    Everything is stopped afterwards, whatever happens. Without a `recording` it is for live
-    traffic. `orders`: what operators have asked of the tasks when they begin.
-
-    Raises StackError if a stack that was started to stay, or another run, is up in the same
-    folder.
-    """
-    state = stack.state()
-    if state.runner and is_alive(state.runner) and state.runner.pid != os.getpid():
-        raise StackError(
-            f"`sluice run` is running already in {stack.home} (process {state.runner.pid})"
-        )
-    if stack.running():
-        if state.runner is None:
-            raise StackError(
-                f"a stack is up in {stack.home}: stop it with `sluice down` first, or replay into"
-                " it with `sluice replay`"
-            )
-        report("an earlier run was killed and left its processes behind: stopping them")
-    stack.down()
-    stack.wipe("etcd", "cluster", *PUMP_NAMES, "mariadb", "spark", "relay", "logs")
-    reset_runs(stack.home)
-    try:
-        stack.claim()
-        if orders is not None:
-            _relay(stack).change_control(lambda _: orders)
-        stack.up(recording=recording, report=report, live=recording is None)
-        yield
-    finally:
-        stack.down()
 
 
 def run(
@@ -122,7 +83,7 @@ class _Run:
         self._viewer = viewer
         self.summary = summary
         self._site = stack.site()
-        self._relay = _relay(stack)
+        self._relay = relay_of(stack)
         self._control = ClusterControl(self._site.ports["cluster-control"])
         self._commits = sorted(
             each.commit_ts
@@ -136,7 +97,7 @@ class _Run:
             copies.read_ahead(self._site)
         wait_pipeline(self._stack, AirflowClient(self._stack.home, self._site.ports["airflow"]))
         if not bootstrap:
-            _wait_landing(self._relay)
+            wait_landing(self._relay)
         self.summary.start_s = time.monotonic() - began
         waits = ", and waits for the copy" if bootstrap else ""
         self._viewer.report(
@@ -405,10 +366,6 @@ class _Run:
             self._stack.up([name])
 
 
-def _relay(stack: Stack) -> RelayLog:
-    return RelayLog.open((stack.home / "relay").as_uri())
-
-
 def _hold_at(labels: Sequence[SnapshotLabel]) -> int | None:
     """Return where applying waits (TSO); the last snapshot needs no hold, since no more is sent."""
     return labels[0].ts if len(labels) > 1 else None
@@ -423,34 +380,3 @@ def damage_points(commits: Sequence[int], begin: int, end: int) -> list[int]:
     return sorted(
         {*(between[len(between) * n // 8] for n in range(1, 8) if between), max(begin, end)}
     )
-
-
-def wait_pipeline(stack: Stack, airflow: AirflowClient) -> None:
-    """Wait until both tasks of the DAG run.
-
-    Raises StackError, with what Airflow reports, if they don't in time.
-    """
-    deadline = time.monotonic() + _PIPELINE_START_TIMEOUT_S
-    states: dict[str, str] = {}
-    while time.monotonic() < deadline:
-        with contextlib.suppress(StackError):
-            if airflow.is_known():
-                states = airflow.tasks()
-        if len(states) >= 2 and all(state == "running" for state in states.values()):
-            return
-        time.sleep(0.25)
-    errors = "; ".join(airflow.import_errors())
-    raise StackError(
-        f"the tasks of the DAG replicate didn't start within {_PIPELINE_START_TIMEOUT_S:.0f} s"
-        f" (states: {states}). {errors or replay.hint(stack)}"
-    )
-
-
-def _wait_landing(relay: RelayLog) -> None:
-    """Wait until landing has begun: its first window is empty and shows where.
-
-    Goes on without after a while.
-    """
-    deadline = time.monotonic() + _PIPELINE_START_TIMEOUT_S
-    while relay.first() is None and time.monotonic() < deadline:
-        time.sleep(0.1)

@@ -23,9 +23,9 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 from sluice.devstack.control import AirflowClient, ClusterControl  # noqa: E402
+from sluice.devstack.fresh_stack import fresh_stack, wait_pipeline  # noqa: E402
 from sluice.devstack.launch import password_file  # noqa: E402
 from sluice.devstack.launch.airflow import USER, airflow_url  # noqa: E402
-from sluice.devstack.run import fresh_stack, wait_pipeline  # noqa: E402
 from sluice.devstack.stack import Stack  # noqa: E402
 from sluice.devstack.state import StackError  # noqa: E402
 

@@ -17,11 +17,11 @@ import pytest
 
 from sluice.devstack import replay
 from sluice.devstack.control import AirflowClient, Unreachable
+from sluice.devstack.fresh_stack import wait_pipeline
 from sluice.devstack.launch import password_file
 from sluice.devstack.processes import tagged
 from sluice.devstack.replay import task_processes, worker_processes
 from sluice.devstack.repository import DAGS
-from sluice.devstack.run import wait_pipeline
 from sluice.devstack.stack import Stack
 from sluice.devstack.state import StackError
 from sluice.relay.window import window_path
