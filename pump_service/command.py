@@ -218,7 +218,8 @@ def _obey(pump: PumpServer, orders: Connection) -> None:
 
 
 def _run(config: Config, etcd_urls: str | None = None, orders: Connection | None = None) -> int:
-    from sluice.pump_service.server import PumpServer, StartError
+    from sluice.pump_service.server import PumpServer
+    from sluice.pump_service.serving import StartError
 
     sys.setswitchinterval(_THREAD_SWITCH_INTERVAL_S)
     limit_arenas()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
 import threading
@@ -44,17 +43,14 @@ from sluice.pump_service.cluster import (
     node_id,
 )
 from sluice.pump_service.config import Config, split_addr
-from sluice.pump_service.grpc_fastpath import FastPathLimits, FastPathServer
-from sluice.pump_service.http import Http1Connection, HttpApi, debug
+from sluice.pump_service.http import HttpApi, debug
 from sluice.pump_service.ingest import AdmissionRules, BinlogIngest
 from sluice.pump_service.listener import (
-    Listener,
     client_tls,
-    max_connection_descriptors,
-    server_context,
 )
 from sluice.pump_service.maintenance import MaintenanceTasks
 from sluice.pump_service.metrics import PumpMetrics
+from sluice.pump_service.serving import ServedAddress, StartError
 from sluice.pump_service.store import Store, failpoints
 from sluice.pump_service.store.errors import StoreError
 from sluice.tidb import pb
@@ -70,16 +66,11 @@ _CAPTURING = "capturing"
 """State that TiDB is given if it sends binlogs to a pump that reads TiKV's changes."""
 _ETCD_TIMEOUT_S = 2.0
 _PD_TIMEOUT_S = 3.0
-_DRAIN_TIMEOUT_S = 3.0
+_DRAIN_TIMEOUT_S = 5.0
+"""The address itself drains for less."""
 _LEAVE_NOTICE_S = 0.3
 _FIRST_RECORD_TIMEOUT_S = 30.0
 _OUTCOME_WAIT_TIMEOUT_S = 1.0
-
-
-class StartError(SluiceError):
-    """Report that the pump can't start; the message is for the operator."""
-
-    hint = "fix the cause above, then start the pump again"
 
 
 class PumpServer:
@@ -94,7 +85,7 @@ class PumpServer:
         self.address = ""  # host:port bound
         self._etcd_urls = etcd_urls if etcd_urls is not None else config.pd_urls
         self._closers = contextlib.ExitStack()
-        self._loop: asyncio.AbstractEventLoop
+        self._port: ServedAddress
         self._node: Node
         self._store: Store
         self._capture: Capture | None = None
@@ -262,8 +253,11 @@ class PumpServer:
                 )
             )
         self._closers.callback(self._stopping.set)
-        self._run_loop()
-        self._call(self._bind(ingest, windows))
+        self._port = ServedAddress(config, RpcRouter(self._pulls, windows))
+        self._closers.callback(self._port.close)
+        hosts = [split_addr(each)[0] for each in (config.advertise_addr, config.addr)]
+        self._port.bind(HttpApi(self, self.metrics.registry, hosts), ingest)
+        self.address = self._port.address
         is_new = not (data_dir / ".node").exists()
         advertised = self._advertised()
         chosen = node_id(data_dir, config.node_id, advertised)
@@ -313,7 +307,7 @@ class PumpServer:
             if is_new:
                 (data_dir / ".node").unlink(missing_ok=True)  # the next start sees a new directory
             raise
-        self._call(self._front.serve())
+        self._port.serve()
         self._maintenance.start()
         self._closers.callback(self._maintenance.stop)
         self._versions.start()
@@ -344,59 +338,6 @@ class PumpServer:
         host, port = split_addr(self.config.advertise_addr)
         return self.config.advertise_addr if port else f"{host}:{self.address.rsplit(':', 1)[1]}"
 
-    def _run_loop(self) -> None:
-        self._loop = asyncio.new_event_loop()
-        thread = threading.Thread(target=self._loop.run_forever, name="pump-loop", daemon=True)
-        thread.start()
-
-        def end() -> None:
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            thread.join(5)
-            if not thread.is_alive():
-                self._loop.close()
-
-        self._closers.callback(end)
-
-    def _call(self, coroutine: Any) -> Any:
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(30)
-
-    async def _bind(self, ingest: BinlogIngest, windows: WindowCalls | None) -> None:
-        config = self.config
-        hosts = [split_addr(each)[0] for each in (config.advertise_addr, config.addr)]
-        api = HttpApi(self, self.metrics.registry, hosts)
-        self._closers.callback(api.close)
-        self._front = Listener(lambda roles: Http1Connection(api.handle, roles), config.security)
-        self._router = RpcRouter(self._pulls, windows)
-        limits = replace(FastPathLimits(), message=config.max_message_size)
-        self._lanes = FastPathServer(
-            self._loop, ingest, limits, self._router, max_connection_descriptors()
-        )
-        self._front.use(self._lanes)
-        self._maintenance_task = self._loop.create_task(self._lanes.run_maintenance())
-        host, port = split_addr(config.addr)
-        tls = server_context(config.security)
-        try:
-            bound = await self._front.listen(host, port, tls)
-        except OSError as error:
-            raise StartError(
-                f"can't listen on {config.addr} (setting addr): {error.strerror or error}"
-            ) from None
-        self.address = f"{bound[0]}:{bound[1]}"
-        self._closers.callback(lambda: self._call(self._end_front()))
-        if config.socket:
-            try:
-                await self._front.listen_unix(config.socket)
-            except OSError as error:
-                raise StartError(
-                    f"can't listen on {config.socket} (setting socket): {error.strerror or error}"
-                ) from None
-
-    async def _end_front(self) -> None:
-        self._maintenance_task.cancel()
-        self._front.stop_accepting()
-        self._router.stop()
-        self._front.close_all()
-
     # the steps of leaving
 
     def _leave(self, action: str) -> None:
@@ -405,8 +346,7 @@ class PumpServer:
             state = PAUSED
             self._hurry.wait(self.notice_s)
             self._noticed.set()  # from now on Prewrites are rejected
-            # After this turn of the loop the store has every Prewrite admitted before.
-            asyncio.run_coroutine_threadsafe(asyncio.sleep(0), self._loop).result(10)
+            self._port.settle()
             if action == "close":
                 safe = self._maintenance.wait_safe_to_offline(self._hurry)
                 state = OFFLINE if safe else CLOSING
@@ -414,11 +354,11 @@ class PumpServer:
                 self._await_outcomes()
             self._stopping.set()
             self._pulls.stop()
-            drained = asyncio.run_coroutine_threadsafe(self._drain(), self._loop)
+            drained = self._port.drain()
             self._node.leave(state, self._maintenance.drained_ts)
             self._maintenance.stop()
             with contextlib.suppress(TimeoutError):
-                drained.result(_DRAIN_TIMEOUT_S + 2)
+                drained.result(_DRAIN_TIMEOUT_S)
             self._versions.stop(give_up=self._needs_no_versions(state))
             self._node.wait_left()
             self._closers.close()
@@ -460,11 +400,6 @@ class PumpServer:
         while not self._store.all_matched() and time.monotonic() < until:
             if self._hurry.wait(0.01):
                 return
-
-    async def _drain(self) -> None:
-        self._front.stop_accepting()
-        self._router.stop()
-        await self._lanes.drain(_DRAIN_TIMEOUT_S)
 
 
 def _make_data_dir(data_dir: Path) -> None:

@@ -82,9 +82,9 @@ class _Victim:
         found["sockets"] = sum(
             bool(c.laddr and c.laddr.port == port) for c in psutil.Process().net_connections("inet")
         )
-        found["open"] = len(self.pump._front.connections)
-        found["lanes"] = len(self.pump._lanes.lanes)
-        found["queued"] = self.pump._lanes.queued
+        found["open"] = len(self.pump._port.listener.connections)
+        found["lanes"] = len(self.pump._port.lanes.lanes)
+        found["queued"] = self.pump._port.lanes.queued
         return found
 
     def settle(self) -> None:
