@@ -25,7 +25,7 @@ _RESERVED_OPTIONS = {
     "enable.auto.commit",
 }
 _MAX_MESSAGE_BYTES = 1_000_000_000
-_FORMATS_TO_COME = ("avro", "debezium-avro", "open-protocol", "simple")
+_FORMATS_TO_COME = ("avro", "debezium-avro", "simple")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class Kafka:
     """How long brokers may take to answer before the connection is made again, in s."""
     format: str = BINLOG
     """``binlog``: TiDB Binlog's protobuf, one message a transaction. Others have a message a row
-    change: ``canal-json``, ``debezium-json``.
+    change: ``canal-json``, ``debezium-json``, ``open-protocol``.
     """
     fidelity: str = LOSSLESS
     """``lossless``, or ``as-ticdc``: TiCDC's values also where they lose something."""
@@ -156,7 +156,7 @@ class Kafka:
             raise ValueError(
                 f"[kafka] time-zone = {self.time_zone!r}: format = 'debezium-json' has UTC"
             )
-        if self.format == "canal-json" and self.fidelity == LOSSLESS:
+        if self.format in ("canal-json", "open-protocol") and self.fidelity == LOSSLESS:
             zone = find_zone(self.time_zone)
             if not isinstance(zone, datetime.timezone) and self.time_zone != "UTC":
                 raise ValueError(

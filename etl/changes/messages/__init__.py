@@ -17,6 +17,7 @@ from sluice.etl.changes.messages.message import (
     RowBatch,
     split_frames,
 )
+from sluice.etl.changes.messages.open_protocol import OpenProtocol
 
 __all__ = [
     "AS_TICDC",
@@ -37,6 +38,7 @@ BINLOG = "binlog"
 _ENCODERS: dict[str, Callable[[MessageFormat], Encoder]] = {
     "canal-json": CanalJson,
     "debezium-json": DebeziumJson,
+    "open-protocol": OpenProtocol,
 }
 FORMATS = (BINLOG, *_ENCODERS)
 

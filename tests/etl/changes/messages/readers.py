@@ -7,6 +7,7 @@ from collections.abc import Callable
 from sluice.etl.changes.messages import MessageFormat
 from tests.etl.changes.messages.canal_reader import CanalReader
 from tests.etl.changes.messages.debezium_reader import DebeziumReader
+from tests.etl.changes.messages.open_reader import OpenReader
 from tests.etl.changes.messages.recorded_messages import Reader
 
 READERS: dict[str, tuple[MessageFormat, Callable[[], Reader]]] = {
@@ -15,5 +16,6 @@ READERS: dict[str, tuple[MessageFormat, Callable[[], Reader]]] = {
         MessageFormat("canal-json", content_compatible=True),
         CanalReader,
     ),
+    "open-protocol": (MessageFormat("open-protocol"), OpenReader),
     "debezium-json": (MessageFormat("debezium-json", with_schema=True), DebeziumReader),
 }

@@ -18,11 +18,13 @@ from typing import Any, NamedTuple, Protocol
 
 from sluice.etl.changes.messages import Message, MessageFormat, encoder_for, split_frames
 from sluice.etl.changes.planning import BatchPayload, PrepareOptions, prepare_steps
+from sluice.etl.changes.recorded_schema import RecordedSchema
 from sluice.relay import RelayLog
 from sluice.tidb.schema import Column
 
 BUILT_MS = 1716613769900
 Row = dict[str, Any]
+SET = "a SET"
 SNAPSHOTS = {"types": "end", "shop": "b_mid", "ddl": "a_two_items", "bootstrap": "dump_sql"}
 """Snapshots of recordings before which DDL changes no rows but by messages."""
 
@@ -82,6 +84,22 @@ def rebuilt(changes: Iterable[Change | None]) -> dict[str, Counter[Any]]:
     return {name: +rows for name, rows in tables.items() if +rows}
 
 
+def elements_of(column: Column) -> tuple[str, ...]:
+    """Return the elements of an ENUM; of a SET they have SET behind them."""
+    return (*column.elems, SET) if column.kind == "set" else column.elems
+
+
+def _defined(relay: RelayLog) -> dict[str, dict[str, tuple[str, ...]]]:
+    """Return the elements of each table's columns, as its last DDL left them."""
+    return {
+        table.full_name: {column.name: elements_of(column) for column in table.columns}
+        for window in relay.windows(0)
+        for ddl in RecordedSchema.from_window(window).ddls
+        for table in ddl.effect.tables.values()
+        if table is not None
+    }
+
+
 def frozen(row: Row) -> Any:
     return frozenset(row.items())
 
@@ -91,9 +109,11 @@ def snapshot_ts(folder: Path, label: str) -> int:
     return next(int(each["ts"]) for each in listed if each["label"] == label)
 
 
-def snapshot_rows(folder: Path, label: str, reader: Reader) -> dict[str, Counter[Any]]:
+def snapshot_rows(
+    folder: Path, label: str, reader: Reader, relay: RelayLog
+) -> dict[str, Counter[Any]]:
     """Return what TiDB showed, in the columns that messages had."""
-    kinds = reader.kinds
+    kinds, defined = reader.kinds, _defined(relay)
     found = {}
     for path in (folder / "snapshots" / label).glob("*.jsonl*"):
         opener = gzip.open if path.suffix == ".gz" else open
@@ -106,7 +126,10 @@ def snapshot_rows(folder: Path, label: str, reader: Reader) -> dict[str, Counter
             rows = Counter(
                 frozen(
                     {
-                        column: reader.kept(shown(value, kinds[name][column]), kinds[name][column])
+                        column: reader.kept(
+                            shown(value, kinds[name][column], defined[name][column]),
+                            kinds[name][column],
+                        )
                         for column, value in zip(columns, json.loads(line), strict=True)
                         if column in kinds[name]
                     }
@@ -118,17 +141,27 @@ def snapshot_rows(folder: Path, label: str, reader: Reader) -> dict[str, Counter
     return found
 
 
-def shown(value: Any, kind: str) -> Any:
+def shown(value: Any, kind: str, elements: tuple[str, ...]) -> Any:
     """Return the meaning of a snapshot's value."""
     if isinstance(value, dict):
         value = bytes.fromhex(value["hex"])
     if kind == "bit" and value is not None:
         value = int.from_bytes(value, "big")
-    return meaning(value, kind)
+    return meaning(value, kind, elements)
 
 
-def meaning(value: Any, kind: str) -> Any:
-    """Return a value so that two ways of writing it are equal. `kind`: as Column.kind."""
+def index_of(text: str, elements: tuple[str, ...]) -> int:
+    """Return the index of an ENUM's element, the bitmask of a SET's; a SET has an element more."""
+    if elements[-1:] == (SET,):
+        return sum(1 << elements.index(name) for name in text.split(",") if name)
+    return elements.index(text) + 1 if text else 0
+
+
+def meaning(value: Any, kind: str, elements: tuple[str, ...] = ()) -> Any:
+    """Return a value so that two ways of writing it are equal. `kind`: as Column.kind.
+
+    `elements`: see `elements_of`.
+    """
     if value is None:
         return None
     match kind.removesuffix(" not null"):
@@ -146,6 +179,8 @@ def meaning(value: Any, kind: str) -> Any:
         case "date" | "time" | "datetime" | "timestamp":
             text = value if isinstance(value, str) else value.decode()
             return text.rstrip("0").rstrip(".") if "." in text else text
+        case "index":
+            return value if isinstance(value, int) else index_of(value, elements)
         case _:
             return (
                 value if isinstance(value, bytes) else str(value).encode("utf-8", "surrogateescape")
@@ -158,5 +193,6 @@ def decoded(columns: Iterable[Column], image: Row | None, reader: Reader) -> Row
         return None
     kinds = reader.columns
     return {
-        c.name: reader.kept(meaning(image[c.name], kinds[c.name]), kinds[c.name]) for c in columns
+        c.name: reader.kept(meaning(image[c.name], kinds[c.name], elements_of(c)), kinds[c.name])
+        for c in columns
     }

@@ -39,7 +39,7 @@ def test_a_consumer_rebuilds_what_tidb_showed(name: str, recording: tuple[Path, 
     options, new_reader = READERS[name]
     reader = new_reader()
     found = rebuilt(reader.read(message) for message in messages_of(relay, options))
-    expected = snapshot_rows(folder, SNAPSHOTS[folder.name], reader)
+    expected = snapshot_rows(folder, SNAPSHOTS[folder.name], reader, relay)
     assert found.keys() == expected.keys()
     for table, rows in expected.items():
         assert found[table] == rows, table

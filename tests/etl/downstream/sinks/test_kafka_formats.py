@@ -93,7 +93,7 @@ def consumed(options: Kafka) -> list[Message]:
     return found
 
 
-@pytest.mark.parametrize("name", ["canal-json", "debezium-json"])
+@pytest.mark.parametrize("name", ["canal-json", "debezium-json", "open-protocol"])
 def test_a_topic_has_every_change_once_and_rebuilds_the_tables(
     name: str, relay: RelayLog, topic: Kafka
 ) -> None:
@@ -118,7 +118,7 @@ def test_a_topic_has_every_change_once_and_rebuilds_the_tables(
         (m.commit_ts, m.key, m.headers) for m in expected
     ]
     reader = new_reader()
-    assert rebuilt(map(reader.read, found)) == snapshot_rows(RECORDING, SNAPSHOT, reader)
+    assert rebuilt(map(reader.read, found)) == snapshot_rows(RECORDING, SNAPSHOT, reader, relay)
     checkpoint = read_checkpoint(settings.target, CLUSTER)
     assert checkpoint is not None
     assert checkpoint.commit_ts == last.hi
