@@ -49,9 +49,7 @@ def config_path(ctx: click.Context, config: str | None) -> str | None:
     """
     name = ctx.meta.get(_NAME)
     if name is not None and config:
-        raise click.UsageError(
-            "--config and --pipeline name two pipelines: leave one of them away", ctx
-        )
+        raise click.UsageError("--config and --pipeline name two pipelines: leave one out", ctx)
     if name is not None:
         return str(_path_of(name))
     if config or ctx.find_root().get_parameter_source("home") == ParameterSource.COMMANDLINE:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 @config_option
 @click.pass_context
 def command(ctx: click.Context, *, check_only: bool, as_json: bool, config: str | None) -> int:
-    """Check whether the pipeline can go on from TiKV's changes.
+    """Check whether the pipeline can continue from TiKV's changes.
 
     A capture begins at the present while pumps with binlogs serve the pipeline, and where it has
     come to if there is none. Exit code 1 if it can't; each failure has a hint. A service safe point

@@ -108,7 +108,7 @@ def pipeline() -> Settings:
     try:
         return _CURRENT_SETTINGS.get()
     except LookupError:
-        raise DefectError("an expectation is looked at nowhere") from None
+        raise DefectError("no dataset is open for an expectation") from None
 
 
 def current() -> Dataset:
@@ -116,7 +116,7 @@ def current() -> Dataset:
     try:
         return _CURRENT_DATASET.get()
     except LookupError:
-        raise DefectError("an expectation is looked at nowhere") from None
+        raise DefectError("no dataset is open for an expectation") from None
 
 
 def quoted(name: str) -> str:

@@ -52,7 +52,7 @@ class DataDocs:
         self._replace(run.page, suite_page(run, lines))
 
     def index(self, runs: Sequence[QualityRun], kept: Iterable[str]) -> None:
-        """Write the index again, and remove the pages of runs that are no longer kept."""
+        """Write the index again, and remove the pages of all runs but `kept`."""
         stay = set(kept)
         for name in self._storage.names(_RUNS):
             if _RUN.match(name) and name not in stay:

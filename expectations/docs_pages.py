@@ -97,7 +97,7 @@ def suite_page(run: QualityRun, lines: Sequence[ExpectationLine]) -> str:
 
 
 def index_page(runs: Sequence[QualityRun]) -> str:
-    """Return all that is kept, newest first."""
+    """Return the page with all kept runs, newest first."""
     parts = ["<h1>Data quality</h1>"]
     if not runs:
         parts.append(

@@ -126,7 +126,7 @@ def open_dataset(settings: Settings, request: QualityRequest) -> Iterator[tuple[
             target = with_target(settings, request.target).target
             if not isinstance(target, Downstream):
                 raise QualityError(
-                    f"a copy is looked at in a database, not in a {type(target).__name__.lower()}"
+                    f"a copy is checked in a database, not in a {type(target).__name__.lower()}"
                 )
             with open_copy_dataset(target) as place:
                 yield place, ServerBatches(place)

@@ -88,8 +88,8 @@ def open_downstream_dataset(settings: Settings) -> Iterator[ServerDataset]:
     target = settings.target
     if not isinstance(target, Downstream):
         raise QualityError(
-            f"[downstream] type is {settings.downstream.type}: there are no tables to look at",
-            hint="look at the lake: --on lake",
+            f"[downstream] type is {settings.downstream.type}: it has no tables to check",
+            hint="check the lake: --on lake",
         )
     last = settings.open_relay().last()
     if last is None:

@@ -32,7 +32,7 @@ class FieldPositions:
 
 
 def special_byte_table(special: bytes) -> Mask:
-    """Return a table for `positions_outside_quotes`: which byte values to look at."""
+    """Return a table for `positions_outside_quotes`: the byte values that count."""
     table = np.zeros(256, np.bool_)
     table[list(special)] = True
     return table

@@ -137,7 +137,7 @@ class BootstrapPlanner:
         into: Sequence[str] = (),
         on_progress: Callable[[CopyProgressCounts], None] | None = None,
     ) -> BootstrapSummary:
-        """Do it, or go on with it where a process before this one ended.
+        """Run the job, or continue it where an earlier process ended.
 
         Raises as `begin` and `BootstrapRun`.
         """

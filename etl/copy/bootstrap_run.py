@@ -151,7 +151,7 @@ class BootstrapRun(CopyJob):
         return self._cancel()
 
     def cancel(self) -> BootstrapSummary:
-        """Give the copy up: remove what it made downstream, except where another program wrote."""
+        """Cancel the copy: remove what it made downstream, except where another program wrote."""
         try:
             self._acquire_lock()
             self._copied.create(self._session)

@@ -34,7 +34,7 @@ class ChunkLedger:
         self._job = job
 
     def create(self, session: MySQLSession) -> None:
-        """Create the table unless it exists; the checkpoint's schema is there."""
+        """Create the table unless it exists, in the checkpoint's schema, which must exist."""
         session.execute(
             f"CREATE TABLE IF NOT EXISTS {self._table} (job VARCHAR(64) CHARACTER SET ascii NOT"
             " NULL, chunk INT NOT NULL, source VARCHAR(512) CHARACTER SET utf8mb4 NOT NULL,"
@@ -56,7 +56,7 @@ class ChunkLedger:
             session.execute(fill_placeholders(f"INSERT INTO {self._table} VALUES {places}", values))
 
     def claim(self, session: MySQLSession, chunk: int) -> bool:
-        """Have this transaction write the chunk; False if it is there already.
+        """Claim the chunk for this transaction; return False if it is downstream already.
 
         Waits for a transaction that is writing it. Raises CopyError if the chunk isn't listed: the
         copy is over.

@@ -140,7 +140,7 @@ class CopyJob:
         remove_files(self._settings.open_relay().storage)  # of processes that were killed
 
     def _register_chunks(self) -> None:
-        """List the chunks: from here on sessions may copy, until the checkpoint is there."""
+        """List the chunks: from here on sessions may copy, until the checkpoint exists."""
         self._session.begin()
         if self._checkpoint.load(wait=True) is not None:
             raise CopyError(
@@ -151,7 +151,7 @@ class CopyJob:
         self._session.commit()
 
     def _open_snapshot(self) -> dict[str, TableProgress]:
-        """Return, by table, what there is to do, and what is downstream already."""
+        """Return the progress by table: what is to be copied, and what is downstream already."""
         there = self._copied.rows(self._session)
         self._session.commit()
         found = {planned.table.full_name: TableProgress() for planned in self.plan.tables}

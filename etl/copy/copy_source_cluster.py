@@ -98,7 +98,7 @@ class SourceCluster:
         return found
 
     def wait_for_pump(self, wait_s: float = READY_TIMEOUT_S) -> None:
-        """Wait for a pump that has what is committed from now on.
+        """Wait for a pump that receives all commits from now on.
 
         One that captures has nothing of before its start. Raises CopyError after `wait_s` seconds.
         """

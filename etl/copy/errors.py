@@ -6,7 +6,7 @@ from sluice.errors import RequestError
 
 
 class CopyError(RequestError):
-    """Copying can't begin, or can't go on; it has the reason, and the way out.
+    """Copying can't begin, or can't continue; the message has the reason and the remedy.
 
     What is downstream so far is whole.
     """
@@ -29,7 +29,7 @@ class DumpError(CopyError):
 
 
 class BackfillError(RequestError):
-    """A backfill can't begin, or can't go on; it has the reason, and the way out.
+    """A backfill can't begin, or can't continue; the message has the reason and the remedy.
 
     What it has done so far is whole.
     """

@@ -106,7 +106,7 @@ class BootstrapSession:
             yield cls(settings, asked.open_source(), asked.tables, stack, with_schema=with_schema)
 
     def hold_gc(self) -> None:
-        """Have TiDB keep what is to be read, as long as this is open.
+        """Hold TiDB's GC back as long as the session is open.
 
         Raises CopyError if it has not, PDError.
         """
@@ -144,7 +144,7 @@ class BootstrapSession:
         return self.bootstrap.begin(request.into, request.by)
 
     def register(self) -> None:
-        """See `SourceCluster.registered`; it is looked at now and then from here on."""
+        """Register as `SourceCluster.registered`, and check the entry from time to time."""
         self._stack.enter_context(
             self.cluster.registered(self._pipeline, self._needed, self._settings.window)
         )
@@ -222,7 +222,7 @@ def run_bootstrap(
     on_progress: ShowProgress | None = None,
     runner: Runner | None = None,
 ) -> BootstrapSummary:
-    """Make the settings' downstream a replica, or go on with that.
+    """Make the settings' downstream a replica, or continue an earlier attempt.
 
     `make` is Spark by default. Raises as `plan_bootstrap`, and CopyError for what hinders it,
     JobOverlapError, JobRunsError, LeaseLostError, DdlError, WorkerError.
@@ -245,7 +245,7 @@ def resume_bootstrap(
 
 
 def cancel_bootstrap(settings: Settings, job: Job, runner: Runner) -> BootstrapSummary:
-    """Give up a bootstrap that no process runs: remove what it made downstream.
+    """Cancel a bootstrap that no process runs: remove what it made downstream.
 
     What another program wrote there stays. Raises as `run_bootstrap`.
     """
@@ -307,7 +307,7 @@ def _open_snapshot(settings: Settings, name: str) -> RowSource:
 
 
 def _open_tidb(settings: Settings, *, waits: bool) -> TidbSql:
-    """TiDB as it is now; where a copy from there was begun, as it was then."""
+    """Open TiDB as of now; where a copy from it was begun, as of the time of that."""
     address = TidbAddress.from_settings(settings.upstream)
     job = Jobs.for_pipeline(settings.open_relay()).find_open(KIND)
     begun = {} if job is None else BootstrapSpec.from_json(job.spec.asked).source

@@ -62,7 +62,7 @@ class TableCreator:
         """Warnings for people."""
 
     def create(self, definitions: SourceSchema, doing: OnActivity) -> None:
-        """Databases, and tables without what is better made after their rows.
+        """Create databases, and tables without what is better made after their rows.
 
         Raises CopyError for columns that the downstream would have to compute and doesn't.
         """
@@ -104,7 +104,7 @@ class TableCreator:
             self._execute(create_object(table, self._plan.ts))
 
     def take_back(self, rows: Mapping[tuple[str, str], int], doing: OnActivity) -> list[str]:
-        """Drop the tables that are there with the rows that were copied, and no other one.
+        """Drop the tables that hold the copied rows alone, and no other one.
 
         What stays, in words. `rows`: how many were copied, by schema and table downstream.
         """

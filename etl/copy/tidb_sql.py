@@ -126,7 +126,7 @@ class TidbSql:
         )
 
     def _has_more(self, session: TidbSession, table: Table, key: Sequence[KeyColumn]) -> bool:
-        """Return whether the table has more than a few rows; few are looked at."""
+        """Return whether the table has more than a few rows; reads few of them."""
         names = _names(key)
         return bool(
             session.query(

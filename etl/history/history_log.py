@@ -97,7 +97,7 @@ class HistoryLog:
 
     @contextlib.contextmanager
     def held(self, what: str, since: int) -> Iterator[None]:
-        """Pin the archive's part after `since` (TSO) meanwhile.
+        """Pin the archive after `since` (TSO), until the context ends.
 
         `what` describes the reader. Raises RemovedError if it is being removed, relay errors,
         OSError.
@@ -110,7 +110,7 @@ class HistoryLog:
             yield
 
     def ranges(self, since: int, until: int) -> list[LogRange]:
-        """Return all that is there of (since, until], ascending: from the archive what it has.
+        """Return the ranges that hold (since, until], ascending: first the archive's.
 
         Raises relay errors.
         """
@@ -131,7 +131,7 @@ class HistoryLog:
 def pinned(
     archive: Archive, reader: str, what: str, since: int, snapshots: Sequence[str] = ()
 ) -> Iterator[None]:
-    """Keep what was committed after `since` (TSO), and `snapshots` (ids), in the archive meanwhile.
+    """Pin the archive after `since` (TSO), and `snapshots` (ids), until the context ends.
 
     `reader` begins the pin's name, `what` describes the reader. Raises RemovedError if it is being
     removed, relay errors, OSError.

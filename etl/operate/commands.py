@@ -72,7 +72,7 @@ def pause(settings: Settings, what: str = BOTH) -> str:
 
 
 def resume(settings: Settings, what: str = BOTH) -> str:
-    """Have landing, applying or both go on.
+    """Let landing, applying or both continue.
 
     With applying, a timestamp at which it was to stop is forgotten. A task that has just stopped
     goes on without its DAG having paused.

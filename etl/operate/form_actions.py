@@ -54,7 +54,7 @@ ACTIONS = (
 
 @dataclass(frozen=True, slots=True)
 class OperateForm:
-    """One of ACTIONS, and what was typed into the other fields.
+    """A form of the DAG `operate`: one of ACTIONS, and the values of the other fields.
 
     `by`: the requester's name, kept with an override.
     """
@@ -67,7 +67,7 @@ class OperateForm:
 
 
 def dispatch(settings: Settings, form: OperateForm) -> str:
-    """Do it; what was done or found, as text. Raises ValueError, JobError."""
+    """Run the action; return what was done or found, as text. Raises ValueError, JobError."""
     text = _dispatch(settings, form)
     return (
         text

@@ -100,13 +100,13 @@ def accept(settings: Settings, refusal: str) -> str:
     with locked_checkpoint(settings.target, relay) as checkpoint:
         if isinstance(checkpoint, Exception):
             raise OperateError(
-                f"whether something was refused can't be read: {checkpoint}",
+                f"whether a batch is blocked can't be read: {checkpoint}",
                 transient=ours(checkpoint).transient,
             )
         found = checkpoint.in_flight.refused if checkpoint and checkpoint.in_flight else None
         if found is None or found.token != refusal:
-            other = f"; {found.token} was: {found.text}" if found else ", and nothing else is"
-            raise OperateError(f"{refusal!r} was not refused{other}")
+            other = f"; {found.token} is: {found.text}" if found else "; no batch is blocked"
+            raise OperateError(f"no blocked batch has the id {refusal!r}{other}")
         relay.change_control(lambda control: replace(control, accepted=refusal))
     return (
         f"refusal {refusal} is accepted: the next attempt writes every row of these changes as it"

@@ -46,7 +46,7 @@ _CHECKPOINT_WATCH_S = 4.0
 
 
 def take_over(settings: Settings, report: Report) -> str:
-    """Make the downstream this pipeline's, from where its checkpoint is, and let applying go on.
+    """Make the downstream this pipeline's, from its checkpoint on, and let applying continue.
 
     Returns what was done. Raises OperateError while another process may be writing, and
     DownstreamError, CheckpointError, OSError when that can't be known.

@@ -72,7 +72,7 @@ class Finding:
 
 
 def check_takeover(settings: Settings) -> Iterator[Finding]:
-    """Everything that is found, as it is found.
+    """Yield the findings as they come.
 
     Never raises for what can't be reached: that is a finding.
     """

@@ -44,7 +44,7 @@ def check_overrides(plan: RestorePlan, decided: Iterable[int]) -> None:
     ddls = {int(ddl.split(" ", 1)[0]) for ddl in plan.ddls}
     if late := sorted(ddls.intersection(decided)) if plan.without_rows else []:
         raise RestoreError(
-            f"operators decided about the DDL at {late} after this restore was planned; by then it"
-            " went without rows that these DDL remove, and a decision may keep",
+            f"the DDL at {late} were overridden after this restore was planned; it left out rows"
+            " that these DDL remove, and an override may keep them",
             hint="give this restore up (`sluice jobs cancel`), and ask for it again",
         )

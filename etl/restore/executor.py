@@ -34,7 +34,7 @@ class RestoreExecutor(Protocol):
 
 
 class SparkExecutor:
-    """Compute in Spark sessions apart from the pipeline's, which go on undisturbed.
+    """Prepares in Spark sessions apart from the pipeline's, which are not disturbed.
 
     `role`: the sessions' owner.
     """

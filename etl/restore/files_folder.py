@@ -246,7 +246,7 @@ def _locked(path: Path) -> Iterator[None]:
     while (held := _lock(path)) is None:
         if time.monotonic() > deadline:
             raise FolderLockedError(
-                f"{path.parent}: {_holder(path)} stands still while it writes there"
+                f"{path.parent} is locked by {_holder(path)}, which makes no progress"
             )
         time.sleep(_LOCK_POLL_INTERVAL_S)
     try:

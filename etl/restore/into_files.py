@@ -143,7 +143,7 @@ class FilesRestoreJob:
     # Some tables
 
     def _compute_tables(self, names: Sequence[str]) -> None:
-        """Write them, compare what was written, publish it."""
+        """Write the tables, compare what was written, publish it."""
         request = self._plan.request
         globs = [exactly(name) for name in names]
         past = tables_as_of(self._settings, request.until, globs, run=self._compute)

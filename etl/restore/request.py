@@ -49,8 +49,8 @@ class RestoreRequest(JsonDocument):
         """Raise RestoreError for a pattern that makes no names of databases."""
         if "{schema}" not in self.into:
             raise RestoreError(
-                f"{self.into!r} is to make databases' names of the upstream's, and has no"
-                f" {{schema}} in it: tables of two databases could meet. Such as {SAME_SERVER_INTO}"
+                f"the pattern {self.into!r} for names of databases must contain {{schema}}, such as"
+                f" {SAME_SERVER_INTO}: otherwise tables of two databases could meet"
             )
 
     def target_schema(self, schema: str) -> str:

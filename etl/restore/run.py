@@ -114,7 +114,7 @@ class RestoreRun:
             self._session.close()
 
     def cancel(self) -> RestoreSummary:
-        """Give it up: what it made goes, what it replaced comes back."""
+        """Cancel the restore: remove what it made, put back what it replaced."""
         try:
             return self._cancel()
         finally:

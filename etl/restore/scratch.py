@@ -69,7 +69,7 @@ class ScratchSchema:
     def take_back(
         self, made: Sequence[Name], replaced: Sequence[Name], new_schemas: Sequence[str]
     ) -> list[str]:
-        """Remove everything, and put back what was set aside; what could not be, in words."""
+        """Remove everything, and put back what was set aside; return what could not be, as text."""
         self._session.execute("SET SESSION foreign_key_checks = 0")
         stays: list[str] = []
         if self.has_begun():

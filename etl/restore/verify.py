@@ -69,7 +69,7 @@ def _compare(
     ]
     if wrong:
         more = f"; and {len(wrong) - _MAX_SHOWN} more" if len(wrong) > _MAX_SHOWN else ""
-        raise RestoreMismatchError(f"not what it was: {'; '.join(wrong[:_MAX_SHOWN])}{more}")
+        raise RestoreMismatchError(f"restored tables differ: {'; '.join(wrong[:_MAX_SHOWN])}{more}")
 
 
 def _expected_fingerprints(
@@ -84,7 +84,7 @@ def _expected_fingerprints(
     ddls = {int(ddl.split(" ", 1)[0]) for ddl in plan.ddls}
     if decided := sorted(one.commit_ts for one in overrides if one.commit_ts in ddls):
         notes.append(
-            f"not compared with what Spark computes: operators decided about the DDL at {decided}"
+            f"not compared with what Spark computes: an override is about the DDL at {decided}"
         )
         return {}
     ignored = [one.named for one in overrides if one.action == SKIP]

@@ -164,7 +164,7 @@ class ArchiveEndpoint:
         left: dict[str, MergedTable] = {}
         for name, group in groups.items():
             about = [decided[table.id] for table in group.tables if table.id in decided]
-            why = f"operators decided about the DDL at {about[0]}" if about else group.unlike()
+            why = f"an override is about the DDL at {about[0]}" if about else group.unlike()
             if why:
                 self.unknown |= dict.fromkeys((table.full_name for table in group.tables), why)
             else:

@@ -135,7 +135,7 @@ class ChangeReader:
                 if failure.transient or not isinstance(failure, SluiceError):
                     raise
                 log.warning(
-                    "what was committed after %d through %d isn't looked through: %s",
+                    "changes after %d through %d can't be read: %s",
                     lo,
                     hi,
                     failure,

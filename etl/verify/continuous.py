@@ -192,7 +192,7 @@ class ContinuousVerifier:
         )
 
     def suspects(self) -> list[PendingMismatch]:
-        """Return rows that weren't the same when they were looked at last."""
+        """Return rows that differed when they were compared last."""
         return list(self._state.suspects)
 
     def current_summary(self) -> ContinuousSummary:
@@ -269,7 +269,7 @@ class ContinuousVerifier:
             self._save()
 
     def _begin(self, until: int) -> int:
-        """Behind which commit timestamp changes are looked at."""
+        """Return the commit ts behind which changes are compared."""
         state, first = self._state, self._relay.first()
         if not state.changes_ts:
             state.changes_ts = until
@@ -356,7 +356,7 @@ class ContinuousVerifier:
         self._file.keep(self._state)
 
     def note(self, seconds: float) -> None:
-        """Have the verifications know what was compared, and what differs."""
+        """Record what was compared, and what differs, in the log of verifications."""
         read, problems = self._recheck.read, self._recheck.problems
         tables = tuple(
             TableVerified(

@@ -59,7 +59,7 @@ class ScanState:
 
 @dataclass(slots=True)
 class ContinuousState(JsonDocument):
-    """`changes_ts` (TSO): what was changed through it has been looked at; 0: nothing yet."""
+    """The state between runs; changes through `changes_ts` (TSO; 0: none) have been compared."""
 
     JSON_COMPLETE: ClassVar = True
 

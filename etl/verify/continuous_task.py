@@ -18,7 +18,7 @@ RUN_S = 540.0
 
 
 def run_continuous_task(settings: Settings, run_seconds: float) -> dict[str, Any]:
-    """Verify for a while: what was done.
+    """Verify for `run_seconds`; return what was done.
 
     Nothing without a TiDB to read. Raises VerifyError while rows are known to differ, and as
     `run_continuous`.

@@ -59,7 +59,7 @@ class ScanRange:
 
 
 class FullScan:
-    """`sweep` is changed as it goes on.
+    """Cuts the round through all tables into ranges; `sweep` is updated on the way.
 
     `merged`: the tables that are compared together, by the full name of the one that stands for
     them.

@@ -27,7 +27,7 @@ __all__ = ["LiveComparison", "LiveRows", "LiveUpstream", "open_live_rows"]
 
 
 class LiveUpstream(Protocol):
-    """The upstream as it is needed here. Both raise CopyError, PDError, TiKVError."""
+    """The upstream's interface for verification. Both raise CopyError, PDError, TiKVError."""
 
     @property
     def address(self) -> TidbAddress: ...
@@ -38,7 +38,7 @@ class LiveUpstream(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LiveComparison:
-    """`rows`, `bytes`: what was read of the upstream; `diff_rows`: what isn't the same."""
+    """A comparison; `rows`, `bytes`: read from the upstream; `diff_rows`: those that differ."""
 
     rows: int
     bytes: int

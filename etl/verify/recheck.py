@@ -68,7 +68,7 @@ class Recheck:
         return bool(news)
 
     def is_due(self, now_ms: int) -> bool:
-        """Return whether rows are to be looked at again."""
+        """Return whether rows are to be compared again now."""
         return any(_is_due(one, now_ms) for one in self._state.suspects)
 
     def first(self, rows: LiveRows, table: Table, condition: str) -> int:

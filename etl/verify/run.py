@@ -159,7 +159,7 @@ class _VerifyJob:
             if not changed:
                 return
             for name, why in changed.items():
-                log.info("%s is looked at again: %s", name, why)
+                log.info("%s is compared again: %s", name, why)
             if attempt == _MAX_ATTEMPTS - 1 and len(self._results.results) == before:
                 break
         for name, why in changed.items():

@@ -106,7 +106,7 @@ class TableComparer:
     def run(
         self, tables: Sequence[ComparedTable], go_on: Callable[[], bool]
     ) -> Iterator[ComparedRange | TableComparison]:
-        """Yield what is done, as it is done; every table has its `TableComparison` at last.
+        """Yield results as they come; every table has its `TableComparison` in the end.
 
         Nothing is begun once `go_on()` is false, and both sides are closed in the end. Raises what
         the sides raise.

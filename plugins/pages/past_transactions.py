@@ -40,7 +40,7 @@ _MAX_SQL_BYTES = 1 << 20
 
 
 class TooLargeError(RequestError):
-    """More than a page can show or look at."""
+    """The transaction has more rows than a page can show or check."""
 
 
 def found_document(pipeline: NamedPipeline, query: SearchQuery, *, keys: bool) -> dict[str, Any]:

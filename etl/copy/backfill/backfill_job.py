@@ -315,7 +315,7 @@ class BackfillJob:
             self._remove_files(found)
 
     def _after_read(self, hand: _ActiveChunk) -> None:
-        """Charge the rate for a chunk that was read; schedule one that came to nothing again."""
+        """Charge the rate for a chunk that was read; schedule a failed one again."""
         if hand.read is not None:
             self._rate.used(max(hand.read.rows, 1))
             return
@@ -330,9 +330,9 @@ class BackfillJob:
         self._attempts[chunk.number] += 1
         if self._attempts[chunk.number] >= _MAX_ATTEMPTS:
             raise BackfillError(
-                f"{self._plan.tables[chunk.table].name}: a chunk came to nothing {_MAX_ATTEMPTS}"
+                f"{self._plan.tables[chunk.table].name}: a chunk failed {_MAX_ATTEMPTS}"
                 f" times, the last time because: {why}",
-                hint="see to that, then `sluice jobs resume` goes on with it",
+                hint="remove that cause, then `sluice jobs resume` continues",
             )
         time.sleep(doubled(self._attempts[chunk.number], 0.05, 2.0))
 
@@ -353,7 +353,7 @@ class BackfillJob:
         elif found.declined:
             if not found.is_passing:
                 raise BackfillError(
-                    found.declined, hint="see to that, then `sluice jobs resume` goes on"
+                    found.declined, hint="remove that cause, then `sluice jobs resume` continues"
                 )
             self._retry(hand.chunk, found.declined, too_large=False)
 

@@ -58,7 +58,7 @@ class ChunkCutter:
         return self._upstream.key_behind(table, key, (low, high), self._max_rows())
 
     def reopen(self, busy: Collection[int]) -> BackfillChunk | None:
-        """Return a chunk that came to nothing, cut again if chunks have become smaller.
+        """Return a chunk that failed, cut again if chunks have become smaller.
 
         `busy`: numbers of chunks that are being copied. None if there is no such chunk.
         """

@@ -138,7 +138,7 @@ class BackfillStateFile:
         self._path = f"jobs/{job}/frontier.json"
 
     def load(self, tables: int) -> BackfillState:
-        """Return the state that was kept last; an empty one if none was."""
+        """Return the state that was written last; an empty one if none was."""
         try:
             return BackfillState.from_json(json.loads(self._storage.read(self._path)))
         except FileNotFoundError:

@@ -81,7 +81,7 @@ def remove_orphans(relay: RelayLog, downstream: BackfillDownstream) -> None:
         relay.aligned_chunks.sweep(is_over)
         downstream.sweep(is_over)
     except (SluiceError, OSError) as error:
-        log.warning("what former jobs left behind stays until the next one: %s", error)
+        log.warning("leftovers of former jobs stay until the next job: %s", error)
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +172,7 @@ class _BackfillContext:
         )
 
     def sweep(self) -> None:
-        """Remove what is left behind of jobs that are over."""
+        """Remove leftovers of finished jobs."""
         remove_orphans(self.relay, self.downstream)
 
     def _is_stalled(self) -> list[str]:
@@ -267,7 +267,7 @@ def run_backfill(
 
 
 def cancel_backfill(settings: Settings, job_id: str, runner: Runner) -> str:
-    """Give up a job that no process runs; what it leaves behind, for people, "" if nothing.
+    """Cancel a job that no process runs; return what it leaves behind, for people ("": nothing).
 
     Raises as `run_backfill`.
     """

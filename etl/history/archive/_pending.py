@@ -83,7 +83,7 @@ class PendingSegments:
                 continue
             except ValueError as error:
                 log.warning(
-                    "%s/%s/%s: %r: the files that it is about stay",
+                    "%s/%s/%s: %r; the files that it names are kept",
                     self._storage.url,
                     _FOLDER,
                     name,

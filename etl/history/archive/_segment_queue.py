@@ -42,7 +42,7 @@ class SegmentBuilder(Protocol):
         """
 
     def interrupt(self) -> None:
-        """End what is under way."""
+        """End the running jobs."""
 
     def close(self) -> None:
         """Let go of what `connect` has made; it can be called again."""
@@ -118,7 +118,7 @@ class SegmentQueue:
         return build_segment(self._work, task, task["token"])
 
     def take(self) -> BuiltSegment | None:
-        """Wait for the first and take it up; None if none is under way.
+        """Wait for the first job and return its segment; None if no job runs.
 
         Raises as ArchiveJobs.run.
         """
@@ -133,7 +133,7 @@ class SegmentQueue:
         )
 
     def abandon(self, error: BaseException | None = None) -> None:
-        """Stop what is under way.
+        """Stop the running jobs.
 
         After an `error` of Spark itself the session is let go of, too.
         """

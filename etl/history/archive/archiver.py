@@ -184,7 +184,7 @@ class Archiver:
         return time.time() - last.archived_ms / 1000 if last is not None else 0.0
 
     def close(self) -> None:
-        """Let go of Spark; what is under way is given up."""
+        """Close the Spark session; running jobs are given up."""
         self._queue.close()
 
     def _sync_overrides(self) -> None:
@@ -217,7 +217,7 @@ class Archiver:
         return last.hi
 
     def _step(self, end: int | None, goal: int, quiet_ms: int) -> bool:
-        """Archive what is landed behind `end`, through `goal`. Whether there may be more to do."""
+        """Archive windows behind `end`, through `goal`; return whether there may be more."""
         if self._is_another_at_work(end) or not (
             self._is_beside or self._standby.should_claim(self._peer_timeout_s)
         ):
@@ -303,7 +303,7 @@ class Archiver:
         failure = ours(error)
         self._queue.abandon(failure)
         if isinstance(failure, ClaimLostError):
-            log.info("another process archives, and is waited for: %s", failure)
+            log.info("waiting for another process that archives: %s", failure)
             self._claim = None
             self._other = (self.summary.hi or None, time.monotonic())
             return

@@ -115,7 +115,7 @@ class _CompactionRun:
         self._queue.close()
 
     def _compact_some(self) -> bool:
-        """Compact what is worth it now. Whether there was anything."""
+        """Compact what is worth it now; return whether there was anything."""
         last = self._archive.last()
         for name in self._archive.catalogue.days():
             day = self._archive.catalogue.load(name)

@@ -147,7 +147,7 @@ class TimeTravelQuery:
                 )
 
     def held(self) -> contextlib.AbstractContextManager[None]:
-        """Keep what is read in the archive meanwhile."""
+        """Pin the archive's files that the query reads, until the context ends."""
         what = f"`sluice as-of` {tso.text(self.moments[-1])}"
         return pinned(
             Archive.open(self.archive_url), "as-of", what, self.asked.start_ts, self.snapshots

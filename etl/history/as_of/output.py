@@ -108,7 +108,7 @@ def _csv_column(column: pa.Array) -> pa.Array:
 
 
 class _SqlOutput:
-    """INSERT statements for a table that is there, without what it computes itself."""
+    """Writes INSERT statements for an existing table, without columns that it computes itself."""
 
     def __init__(self, sink: BinaryIO, schema: pa.Schema, table: Table) -> None:
         self._sink = sink

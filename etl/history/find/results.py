@@ -73,7 +73,7 @@ class SearchResults(JsonDocument):
         self.unknown = sorted(unknown if self.unknown is None else set(self.unknown) & set(unknown))
 
     def add(self, other: SearchResults, query: SearchQuery) -> None:
-        """Take in what was found elsewhere."""
+        """Add the results of another search."""
         self.transactions = first_results([*self.transactions, *other.transactions], query)
         self.ddls = first_results([*self.ddls, *other.ddls], query)
         for name, count in other.counts.items():

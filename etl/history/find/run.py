@@ -55,8 +55,8 @@ def search(
             _RangeSearch(settings, stretch, query, on_progress, here_changes).run(found)
     if found.unknown:
         raise ConditionError(
-            f"--where: no table that was looked at has a column {' or '.join(found.unknown)}: names"
-            " are those of then"
+            f"--where: no searched table has a column {' or '.join(found.unknown)}: columns are"
+            " called as they were then"
         )
     return found
 
@@ -80,7 +80,7 @@ class _RangeSearch:
         self._filter = only_tables(Filter(), query.tables)
 
     def run(self, found: SearchResults) -> None:
-        """Add what is there."""
+        """Add the results of the range."""
         scan = WindowSearch(self._range.log.storage, self._query)
         groups = self._groups()
         left = self._here_changes

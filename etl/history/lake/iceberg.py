@@ -27,7 +27,7 @@ __all__ = ["ExportResult", "IcebergError", "export_iceberg", "open_catalog"]
 
 
 class IcebergError(RequestError):
-    """The export can't be done as it is asked for."""
+    """The export isn't possible as requested."""
 
 
 @dataclass(frozen=True, slots=True)

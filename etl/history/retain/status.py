@@ -49,7 +49,7 @@ _RETENTION_SETTINGS = ("keep", "snapshots_every", "snapshots_keep", "drills_ever
 
 @dataclass(frozen=True, slots=True)
 class UnknownTable:
-    """A table with archived rows, and without a snapshot of what was there before.
+    """A table with archived changes, and without a snapshot of the rows before them.
 
     It can't be restored at any moment yet.
     """

@@ -89,7 +89,7 @@ class CachedSummaries:
         return cached or self._direct.snapshot(name)
 
     def refresh(self) -> None:
-        """Write those that are missing or no longer right; take away those of what is gone.
+        """Write summaries that are missing or outdated; remove those of removed documents.
 
         What can't be read has none. Raises OSError.
         """
@@ -240,7 +240,8 @@ def refresh_summaries(relay: RelayLog, archive: Archive) -> None:
         HourSizes(relay.storage).refresh()
     except (RelayError, OSError) as error:
         log.warning(
-            "summaries of the archive were not written, so looking at it takes longer: %s", error
+            "summaries of the archive were not written, so reading its status takes longer: %s",
+            error,
         )
 
 

@@ -14,7 +14,7 @@ __all__ = ["check_snapshot", "forget_snapshot"]
 
 
 def check_snapshot(settings: Settings, snapshot: ArchiveSnapshot) -> list[str]:
-    """Read every file of a snapshot; what is wrong with each that isn't what was written.
+    """Read every file of a snapshot; return what is wrong with each damaged one.
 
     Raises OSError.
     """

@@ -71,7 +71,7 @@ class PipelineContext:
         return WriteScope(downstream_name(self.settings.target), ())
 
     def plan(self, request: SnapshotRequest) -> SnapshotPlan:
-        """Return what is to be done. Nothing is written."""
+        """Return the plan of a snapshot. Writes nothing."""
         if request.source == DOWNSTREAM:
             return self.downstream_plan()
         if request.source == ARCHIVE:

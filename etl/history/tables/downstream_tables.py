@@ -106,7 +106,7 @@ class DownstreamTablesCache:
         self._cached: dict[Downstream, CachedValue[Tables]] = {}
 
     def of(self, downstream: Downstream, wait_s: float = 0.0) -> DownstreamTables:
-        """Return what was read last.
+        """Return the tables that were read last.
 
         If it is older than `ttl_s` it is read again, for up to `wait_s` of waiting.
         """

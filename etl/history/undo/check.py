@@ -60,7 +60,7 @@ class Conflict:
 
 @dataclass(slots=True)
 class DryRun:
-    """`checkpoint`: as of when (TSO) the replica was looked at.
+    """Result of a dry run; `checkpoint`: TSO as of which the replica was read.
 
     `rows`: how many row changes were looked at; `unchecked`: tables that the replica doesn't have.
     `conflicts` are the first ones, `count` is all of them.
@@ -87,7 +87,7 @@ def dry_run(
     target = settings.target
     if not isinstance(target, Downstream):
         raise UndoError(
-            "the downstream is no database: there is nothing to look at",
+            "the downstream is no database: a dry run has nothing to read",
             hint="leave --dry-run out",
         )
     session = MySQLSession(target)

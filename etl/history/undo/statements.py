@@ -81,7 +81,7 @@ class TableUndoSql:
         ]
 
     def conditions(self, images: Images) -> list[bytes]:
-        """Return one a row, true for that row as it is in `images` alone."""
+        """Return a condition for each row that holds for the row as it is in `images` alone."""
         if not len(next(iter(images.values()))):
             return []
         names = {column.name for column in self.key}

@@ -84,7 +84,7 @@ class PipelineCollector:
         return generate_latest(self.registry)
 
     def describe(self) -> Iterator[Metric]:
-        """prometheus_client asks before it collects: nothing is looked at for that."""
+        """Return no families: prometheus_client asks first, and nothing is sampled for that."""
         return iter(())
 
     def collect(self) -> Iterator[Metric]:

@@ -18,7 +18,7 @@ __all__ = ["PipelineSample", "sample"]
 
 @dataclass(frozen=True, slots=True)
 class PipelineSample:
-    """The overview, and what it leaves out."""
+    """One sample of a pipeline: its overview, and values that the overview lacks."""
 
     overview: Overview
     totals: CounterTotals

@@ -182,7 +182,7 @@ def run_drill(
 
 
 def cancel_drill(settings: Settings, job: Job, runner: Runner) -> DrillSummary:
-    """Give up a drill that no process runs: what it has restored goes. Raises as `run_drill`."""
+    """Cancel a drill that no process runs, and drop what it restored. Raises as `run_drill`."""
     job.order(CANCEL, str(runner))
     with job.run(runner) as run:
         restore = _known_restore(settings, job)

@@ -148,9 +148,9 @@ class ReplayIntoSink:
         if there is None:
             if noted is not None and noted > request.since:
                 raise ReplayRangeError(
-                    f"{self._to}: what the job {self._job.id} wrote down there of how far it is,"
-                    f" which was {tso.text(noted)}, is gone. Empty the place, cancel the job, and"
-                    " ask for another"
+                    f"{self._to}: the checkpoint of the job {self._job.id}, which was at"
+                    f" {tso.text(noted)}, is gone. Empty the target, cancel the job, and ask for"
+                    " another"
                 )
             if problems := make_replay_plan(self._settings, request).problems:
                 raise ReplayRangeError("\n".join(problems))
@@ -161,7 +161,7 @@ class ReplayIntoSink:
         return other
 
     def _check_target(self, at: int) -> None:
-        """Raise RelayGapError if the windows that come next are gone."""
+        """Raise RelayGapError if the next windows were removed."""
         first = self._relay.first()
         if at < self._request.until and (first is None or first.lo > at):
             held = f"begins at {tso.text(first.lo)}" if first else "is empty"

@@ -197,7 +197,7 @@ class RowRepair:
         self._attempts += 1
         if self._attempts >= _MAX_ATTEMPTS:
             raise ReplayRangeError(
-                f"{table.full_name}: a chunk came to nothing {_MAX_ATTEMPTS} times: applying didn't"
+                f"{table.full_name}: a chunk failed {_MAX_ATTEMPTS} times: applying didn't"
                 " wait for it, or the table changed. The log of the task that applies has the"
                 " reason; then go on with the job"
             )

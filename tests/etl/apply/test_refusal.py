@@ -109,7 +109,7 @@ def test_an_order_to_go_on_still_lets_no_other_row_be_replaced(story: Story, mod
 
 
 def test_what_was_not_refused_cannot_be_accepted(story: Story) -> None:
-    with pytest.raises(OperateError, match="not refused"):
+    with pytest.raises(OperateError, match="no blocked batch has the id"):
         accept(settings_of(story, "parallel"), "0badc0de")
     refused(story, "parallel")
     with pytest.raises(OperateError, match=r"d\.item"):

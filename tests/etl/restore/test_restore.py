@@ -234,7 +234,7 @@ def test_what_there_was_not_is_named(mariadb: MariaDBServer, shop: str) -> None:
         plan_restore(settings, RestoreRequest(MID + (1 << 50)))
     with pytest.raises(RestoreError, match=r"the archive .* begins at"):
         plan_restore(settings, RestoreRequest(MID - (1 << 50)))
-    with pytest.raises(RestoreError, match=r"no \{schema\} in it"):
+    with pytest.raises(RestoreError, match=r"must contain \{schema\}"):
         plan_restore(settings, RestoreRequest(MID, into="restored"))
 
 
@@ -307,7 +307,7 @@ def test_a_table_that_is_not_what_it_was_is_named_and_stays_until_the_job_is_giv
     execute(mariadb, "CREATE DATABASE IF NOT EXISTS kept")
     job = create_or_resume(settings, RestoreRequest(MID, ("bank.account", "bank.cart")), "test")
     with pytest.raises(
-        RestoreMismatchError, match=r"not what it was: bank\.account has \d+ rows"
+        RestoreMismatchError, match=r"restored tables differ: bank\.account has \d+ rows"
     ) as caught:
         run_restore(settings, job, Runner("test"), ways=Meddling(mariadb, statement))
     assert "bank.cart" not in str(caught.value)

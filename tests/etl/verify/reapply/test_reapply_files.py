@@ -349,7 +349,9 @@ def test_a_place_that_was_emptied_under_a_job_is_not_begun_anew(
             reapply(pipeline, request, on_progress=stop_after(1))
     for path in (tmp_path / "again").iterdir():
         path.unlink()
-    with pytest.raises(ReplayRangeError, match=r"what the job \S+ wrote down there .* is gone"):
+    with pytest.raises(
+        ReplayRangeError, match=r"the checkpoint of the job \S+, which was at .* is gone"
+    ):
         reapply(pipeline, request)
 
 
