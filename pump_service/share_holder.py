@@ -181,7 +181,7 @@ class ShareHolder:
             for number, member in owners(self._members(now), self._count).items()
             if member == self.member
         }
-        for number in sorted(own - self._held.keys()):
+        for number in sorted((own | self._stored()) - self._held.keys()):
             self._held[number] = _Held(self._start(number))
             _log.info("share taken share=%d/%d member=%s", number, self._count, self.member)
         for number in sorted(self._held.keys() - own):
@@ -236,10 +236,15 @@ class ShareHolder:
         }
 
     def _has_successor(self, number: int, node_id: str) -> bool:
-        """Return whether another pump of the share is as far as the one here."""
+        """Return whether another pump of the share is as far as the one here.
+
+        Without a pipeline nobody can say what is still wanted: a copy may be under way that begins
+        with what the pump here has.
+        """
         pumps = self._registry.pumps()
         own = next((pump for pump in pumps if pump.node_id == node_id), None)
-        return own is not None and any(
+        has_readers = any(each.state != "offline" for each in self._registry.drainers())
+        return (own is not None and has_readers) and any(
             pump.is_replica_of(own)
             and pump.node_id != node_id
             and pump.state == "online"
@@ -281,7 +286,25 @@ class ShareHolder:
         ]
         candidates = [min(landed, default=0), *sorted(former)]
         kept = self._gc_safe_point()
-        return next((ts for ts in candidates if ts >= kept), 0)
+        begin = next((ts for ts in candidates if ts >= kept), 0)
+        if any(candidates) and begin != candidates[0]:
+            _log.error(
+                "share begins behind what is landed: landing needs its former pump's disk share=%s"
+                " landed_ts=%d gc_safe_point=%d begin_ts=%d",
+                share,
+                candidates[0],
+                kept,
+                begin,
+            )
+        return begin
+
+    def _stored(self) -> set[int]:
+        """Return the shares of which there are data here: readers may want them of no other pump.
+
+        Where others own them by now, their pumps leave once all is read.
+        """
+        numbers = range(1, self._count + 1)
+        return {number for number in numbers if (self._folder(number) / ".node").exists()}
 
     def _folder(self, number: int) -> Path:
         return Path(self._config.data_dir) / f"share-{number}-of-{self._count}"

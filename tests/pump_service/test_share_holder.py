@@ -57,7 +57,8 @@ class Pump:
         folder = Path(config.data_dir)
         if not (folder / ".node").exists():
             begin = config.capture.start_ts or world.now
-            assert begin <= world.lo, "commits behind what is landed would be in no pump"
+            is_free = world.kept or not world.is_read
+            assert begin <= world.lo or is_free, "commits behind what is landed, in no pump"
             folder.mkdir(parents=True)
             (folder / ".node").touch()
             world.stores[config.data_dir] = Store(begin, begin)
@@ -113,7 +114,7 @@ class World:
         self.folder, self.seconds = folder, 0
         self.now = self.lo = 1000 * SECOND
         self.entries, self.pumps, self.stores, self.holders = {}, {}, {}, {}
-        self.frozen = set()
+        self.frozen, self.kept, self.lands, self.is_read = set(), 0, True, True
 
     # etcd and the registry, as the holders use them
 
@@ -129,6 +130,8 @@ class World:
         return self.entries.pop(key, None) is not None
 
     def drainers(self):
+        if not self.is_read:
+            return []
         return [NodeStatus("pipeline", "h", "online", max_commit_ts=self.lo)]
 
     class _Registry:
@@ -152,7 +155,7 @@ class World:
                 self,
                 self._Registry(self),
                 lambda own: Pump(self, own),
-                lambda: self.lo - SECOND,
+                lambda: self.kept or self.lo - SECOND,
             )
 
     def own(self, name):
@@ -200,7 +203,7 @@ class World:
                     if pump.share == f"{number}/{COUNT}" and pump.answers()
                 ]
                 reach.append(max(there, default=0))
-            self.lo = max(self.lo, min(reach))
+            self.lo = max(self.lo, min(reach)) if self.lands else self.lo
             for name, holder in self.holders.items():
                 if name not in self.frozen:
                     holder.step(float(self.seconds))
@@ -282,3 +285,36 @@ def test_a_share_whose_capture_failed_goes_to_a_member_whose_capture_runs(tmp_pa
     last.failed = True
     world.pass_s(20)
     assert last.runs and last.state == "online", "it still has what readers want"
+
+
+def test_where_tikv_lacks_what_is_not_landed_a_share_begins_where_its_former_pump_was(tmp_path):
+    world = World(tmp_path)
+    world.start(NAMES[0])
+    world.pass_s(10)
+    world.lands = False
+    world.pass_s(10)
+    former = {pump.share: pump.seen for pump in world.pumps.values()}
+    world.kill(NAMES[0])
+    world.kept = world.lo + 1
+    world.pass_s(20)
+    world.start(NAMES[1])
+    world.pass_s(10)
+    begins = {pump.share: pump.store.begin for pump in world.own(NAMES[1])}
+    assert begins == former and all(begin > world.lo for begin in begins.values())
+    world.start(NAMES[0])
+    world.lands = True
+    world.pass_s(20)
+    assert world.lo >= world.now - 2 * SECOND, "the former pumps have what lies between"
+
+
+def test_without_a_pipeline_a_share_that_moves_stays_where_its_data_are_as_well(tmp_path):
+    world = World(tmp_path)
+    world.is_read = False
+    world.start(NAMES[0])
+    world.pass_s(5)
+    world.start(NAMES[1])
+    world.pass_s(30)
+    assert world.holders[NAMES[0]].shares == [1, 2, 3]
+    world.is_read, world.lo = True, world.now
+    world.pass_s(30)
+    assert len(world.holders[NAMES[0]].shares) < COUNT

@@ -180,6 +180,7 @@ def check_landed(lander, history, begin, end):
     assert lander.transactions == len(wanted)
 
 
+@pytest.mark.slow
 def test_shares_of_holders_that_die_and_freeze_are_taken_over_and_nothing_is_missing(
     stage, history, lander
 ):
