@@ -34,6 +34,7 @@ from sluice.devstack.launch import (
     build_parts,
     secrets_of,
 )
+from sluice.devstack.launch.pump import BEGIN_TS
 from sluice.devstack.processes import ProcessId, is_alive, start_ticks
 from sluice.devstack.repository import DAGS, default_home, recording_folder
 from sluice.devstack.state import (
@@ -313,7 +314,7 @@ class Stack:
         relay = (self.home / "relay").as_uri()
         text = (
             "# Written by `sluice up` at every start of the one-machine stack.\n"
-            f'[upstream]\npd-urls = "{pd}"\ninitial-commit-ts = 0\n'
+            f'[upstream]\npd-urls = "{pd}"\ninitial-commit-ts = {BEGIN_TS}\n'
             f'sql-host = "{LOOPBACK}"\nsql-port = {site.ports["cluster-sql"]}\n\n'
             f'[spark]\nremote = "{spark}"\ntoken-file = "{site.secret("spark")}"\n\n'
             f'[downstream]\nhost = "{LOOPBACK}"\nport = {site.ports["mariadb"]}\nuser = "root"\n'

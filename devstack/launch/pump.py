@@ -14,6 +14,8 @@ COUNT_VARIABLE = "SLUICE_PUMPS"
 CAPTURE_VARIABLE = "SLUICE_CAPTURE"
 """1: one pump reads the stand-in TiKV's change data, and TiDB writes no binlogs."""
 HAS_CAPTURE = os.environ.get(CAPTURE_VARIABLE, "") == "1"
+BEGIN_TS = 1 if HAS_CAPTURE else 0
+"""Where landing begins: pumps that take binlogs have all; a capture begins behind a timestamp."""
 _DEFAULT_COUNT = "1" if HAS_CAPTURE else "2"
 NAMES = tuple(
     f"pump-{n}" for n in range(1, int(os.environ.get(COUNT_VARIABLE, _DEFAULT_COUNT)) + 1)
@@ -73,7 +75,7 @@ def _settings(site: StackPaths, name: str, address: str, folder: Path) -> str:
     top = "".join(
         f"{key} = {json.dumps(value, ensure_ascii=False)}\n" for key, value in keys.items()
     )
-    capture = "\n[capture]\nenabled = true\n" if HAS_CAPTURE else ""
+    capture = f"\n[capture]\nstart-ts = {BEGIN_TS}\n" if HAS_CAPTURE else ""
     return (
         f'# rewritten at every start\n{top}\n[storage]\nstop-write-at-available-space = "64'
         f' mib"\n{capture}'

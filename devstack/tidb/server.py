@@ -439,7 +439,9 @@ class Cluster:
             if self.changes.has_streams:
                 # What the oracle gave out last does, too: nothing at or below it is committed later
                 # without a lock.
-                self.changes.advance(self.oracle.try_take() or self.oracle.last)
+                ts = self.oracle.try_take() or self.oracle.last
+                ddl_ts = self._capture.oldest_ddl_ts if self._capture is not None else None
+                self.changes.advance(ts if ddl_ts is None else min(ts, ddl_ts))
 
     def _last_played(self) -> int | None:
         """Up to where the recording has happened, or will have when its replay is over.

@@ -90,6 +90,18 @@ def test_run_copies_replicates_repairs_compares_restores_and_leaves_nothing_runn
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_run_with_a_pump_that_captures_replicates_all_ddl_of_a_recording(tmp_path, monkeypatch):
+    monkeypatch.setenv("SLUICE_CAPTURE", "1")
+    recording = str(ROOT / "tests" / "recordings" / "ddl")
+    words = "run", "--recording", recording, "--no-bootstrap", "--speed", "4"
+    output, summary = finished(start(tmp_path / "home", *words))
+    assert summary["differences"] == "0", output
+    assert re.match(r"6 snapshots, 40 tables, [\d,]+ rows", summary["compared"])
+    assert tagged(tmp_path / "home") == []
+
+
+@pytest.mark.slow
 def test_a_run_that_is_told_to_end_stops_everything_it_started(tmp_path):
     child = start(tmp_path / "home", "run")
     try:
