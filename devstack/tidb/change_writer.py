@@ -20,7 +20,7 @@ from sluice.devstack.tidb.stored_values import (
     stored_columns,
 )
 from sluice.tidb import pb
-from sluice.tidb.codec.datum import skip_datum
+from sluice.tidb.codec.datum import DURATION, VARINT, decode_datum, skip_datum
 from sluice.tidb.codec.memcomparable import encode_int, encode_uint
 from sluice.tidb.codec.row import handle_columns
 from sluice.tidb.record_keys import handle_of_insert, handles_of_images, record_key
@@ -28,7 +28,7 @@ from sluice.tidb.schema import Table
 from sluice.tidb.tikv.meta import string_key
 
 _DDL_KEY = string_key("DDLTableVersion")
-"""Key that TiDB's DDL writes; it holds resolved timestamps back until the DDL has committed."""
+"""Key that TiDB's DDL writes."""
 _VERSION_1_EVERY = 4
 """One transaction in this many writes the old row format, which a setting still allows."""
 
@@ -49,7 +49,17 @@ class ChangeWriter:
         """Handles whose text only TiDB can turn into a key, by table and key columns."""
         self._at_commit: dict[int, list[tuple[Table, pb.binlog.TableMutation, list[Image]]]] = {}
         """Changes of partitioned tables by start_ts: a row's place is known at its commit."""
+        self._open_ddls: set[int] = set()
         store.listen(self._ended)
+
+    @property
+    def oldest_ddl_ts(self) -> int | None:
+        """Return the first start_ts of DDL that is prewritten.
+
+        The keys that it changes are known at its commit, so no region's resolved timestamp may pass
+        it until then.
+        """
+        return min(self._open_ddls, default=None)
 
     async def open(self) -> None:
         """Do nothing: TiKV is there."""
@@ -65,6 +75,7 @@ class ChangeWriter:
             return
         if message.ddl_job_id:
             changes = {_DDL_KEY: Change(b"3")}
+            self._open_ddls.add(start_ts)
         else:
             changes = self._changes(start_ts, message)
             if is_index_key(primary):
@@ -82,7 +93,7 @@ class ChangeWriter:
             if table is None:
                 continue
             if table.is_partitioned:
-                images = list(self._places.images_of(mutation, value.schema_version))
+                images = self.images(start_ts, mutation, value.schema_version)
                 self._at_commit.setdefault(start_ts, []).append((table, mutation, images))
                 anchor = b"t" + encode_int(table.id) + b"_i" + encode_int(1) + encode_uint(start_ts)
                 found[anchor] = Change(b"0")
@@ -92,10 +103,15 @@ class ChangeWriter:
                 found |= self._encoded(table, start_ts, placed)
         return found
 
+    def images(self, start_ts: int, mutation: pb.binlog.TableMutation, version: int) -> list[Image]:
+        """Return the images of a transaction's rows in a partitioned table; see `RowWrites`."""
+        return list(self._places.images_of(mutation, version))
+
     def _ended(self, rows: list[Applied]) -> None:
         for start_ts, kind, commit_ts in {(row.start_ts, row.kind, row.commit_ts) for row in rows}:
             if kind == pb.cdc.Event.LogType.PREWRITE:
                 continue
+            self._open_ddls.discard(start_ts)
             for table, mutation, images in self._at_commit.pop(start_ts, ()):
                 if commit_ts:
                     self._write_partitions(table, mutation, images, start_ts, commit_ts)
@@ -144,11 +160,9 @@ class ChangeWriter:
         for kind in mutation.sequence:
             if kind == pb.binlog.Insert:
                 row = next(inserted)
-                handle, new = (
-                    handle_of_insert(table, row),
-                    dict(datums_of(row, _handle_end(table, row))),
-                )
-                self._remember(table, new, handle)
+                key, end = _handle_datums(table, row)
+                handle, new = handle_of_insert(table, row), dict(datums_of(row, end))
+                self._remember(table, {**key, **new}, handle)
                 yield handle, None, new
             elif kind == pb.binlog.DeleteRow:
                 row = next(deleted)
@@ -202,12 +216,27 @@ def is_index_key(key: bytes) -> bool:
     return key[:1] == b"t" and key[9:11] == b"_i"
 
 
-def _handle_end(table: Table, row: bytes) -> int:
-    pos = 0
-    for _ in handle_columns(table) if table.handle_kind == "common" else (None,):
-        pos = skip_datum(row, pos)
-    return pos
+def _handle_datums(table: Table, row: bytes) -> tuple[Datums, int]:
+    """Return an inserted row's handle by column id, and where it ends.
+
+    TiDB stores values again behind it only where they can't be had from it.
+    """
+    if table.handle_kind != "common":
+        return {}, skip_datum(row, 0)
+    pos, found = 0, {}
+    for column, _ in handle_columns(table):
+        end = skip_datum(row, pos)
+        found[column.id] = row[pos:end]
+        pos = end
+    return found, pos
 
 
 def _key_columns(table: Table, row: Datums) -> bytes:
-    return b"".join(row.get(column.id, b"") for column, _ in handle_columns(table))
+    """Return the values of a clustered key; a TIME is in a handle in another form than in a row."""
+    found = b""
+    for column, _ in handle_columns(table):
+        datum = row.get(column.id, b"")
+        if column.kind == "time" and datum[:1] == bytes((VARINT,)):
+            datum = bytes((DURATION,)) + encode_int(int(decode_datum(datum)[0].value or 0))
+        found += datum
+    return found

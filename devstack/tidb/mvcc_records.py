@@ -40,12 +40,17 @@ class Applied(NamedTuple):
 
 
 class Version(NamedTuple):
-    """A key's value for readers from `commit_ts` on; `value` None: nothing."""
+    """A key's value for readers from `commit_ts` on; `value` None: nothing.
+
+    `old_value`: the one before, where a recording knows it: rows that DDL has copied have no other
+    version here. None: that of the version before.
+    """
 
     commit_ts: int
     value: bytes | None
     start_ts: int
     txn_source: int = 0
+    old_value: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import bisect
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from sluice.devstack.tidb.ddl_history import HISTORY_PREFIX
@@ -20,10 +20,18 @@ from sluice.tidb.codec.row import decode_delete, decode_insert, decode_update
 from sluice.tidb.ddl_actions import REMOVES_PARTITIONS
 from sluice.tidb.ddl_schema_versions import versions_of
 from sluice.tidb.job import DdlHistoryJob
-from sluice.tidb.partitions import partition_of
+from sluice.tidb.partitions import PartitionError, partition_of
 from sluice.tidb.record_keys import handle_of_insert, handles_of_images, record_key
 from sluice.tidb.schema import Table
 from sluice.tidb.tikv.meta import string_key
+
+
+def _place(table: Table, row: Mapping[str, object]) -> int | None:
+    """Return the partition of a row; None where only TiDB can compute it."""
+    try:
+        return partition_of(table, row)
+    except PartitionError:
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +143,7 @@ class RowWrites:
         names = [column.name for column in table.stored_columns]
         for is_old, values, handle in found:
             row_values = dict(zip(names, values, strict=False))
-            places = [partition_of(each, row_values) for _, each in known]
+            places = [_place(each, row_values) for _, each in known]
             keys = tuple(
                 b"" if place is None or not handle else record_key(place, handle)
                 for place in places

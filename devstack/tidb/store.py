@@ -78,9 +78,10 @@ class Store:
         for key, change in changes.items():
             entry = self._entry(key)
             old = self._old_value(entry, change, commit_ts - 1)
-            self._add_version(
-                key, entry, Version(commit_ts, change.value, start_ts, change.txn_source)
+            version = Version(
+                commit_ts, change.value, start_ts, change.txn_source, change.old_value
             )
+            self._add_version(key, entry, version)
             rows.append(
                 Applied(_COMMITTED, key, start_ts, commit_ts, change.value, old, change.txn_source)
             )
@@ -131,7 +132,9 @@ class Store:
                 version = entry.versions[at]
                 if version.commit_ts <= after_ts:
                     break
-                old = (entry.versions[at - 1].value or b"") if at else b""
+                old = version.old_value
+                if old is None:
+                    old = (entry.versions[at - 1].value or b"") if at else b""
                 if version.value is not None or old:
                     found.append(
                         Applied(
@@ -201,7 +204,9 @@ class Store:
             self._ended.append((commit_ts, each))
             change = self._unlock(each, entry, start_ts)
             if change is not None:
-                version = Version(commit_ts, change.value, start_ts, change.txn_source)
+                version = Version(
+                    commit_ts, change.value, start_ts, change.txn_source, change.old_value
+                )
                 self._add_version(each, entry, version)
                 rows.append(
                     Applied(

@@ -23,6 +23,7 @@ from sluice.etl.landing._second_writes import DuplicateWrites
 from sluice.etl.landing._window_rows import WindowRows
 from sluice.etl.landing.definitions_used import DefinitionResolver, ReadVersions
 from sluice.etl.landing.extract import RowExtractor
+from sluice.etl.landing.extract.captured import is_captured
 from sluice.etl.landing.schema import LandingSchema
 from sluice.etl.landing.schema_rebuild import SchemaRebuilder, late_jobs
 from sluice.etl.landing.upstream_schema import PendingVersion
@@ -75,18 +76,20 @@ def binlogs(folder: Path) -> Iterator[Any]:
 
 @_once
 def committed(folder: Path) -> tuple[tuple[int, int, bytes], ...]:
-    """(commit_ts, start_ts, Prewrite payload) of every committed transaction, ascending."""
-    prewrites, commits = {}, {}
+    """(commit_ts, start_ts, Prewrite payload) of every committed transaction, ascending.
+
+    A Prewrite that was captured has its commit_ts.
+    """
+    prewrites, commits, captured = {}, {}, []
     for binlog, payload in binlogs(folder):
-        if binlog.tp == 0:
+        if binlog.tp == 0 and binlog.commit_ts:
+            captured.append((binlog.commit_ts, binlog.start_ts, payload))
+        elif binlog.tp == 0:
             prewrites[binlog.start_ts] = payload
         elif binlog.tp == 1:
             commits[binlog.start_ts] = binlog.commit_ts
-    return tuple(
-        sorted(
-            (commit_ts, start_ts, prewrites[start_ts]) for start_ts, commit_ts in commits.items()
-        )
-    )
+    found = [(commit_ts, start_ts, prewrites[start_ts]) for start_ts, commit_ts in commits.items()]
+    return tuple(sorted(found + captured))
 
 
 def jobs(folder: Path) -> dict[int, dict[str, Any]]:
@@ -255,10 +258,13 @@ def land(
     through: int | None = None,
     cluster_id: int = 7,
     spread: random.Random | None = None,
+    until: int = 0,
 ) -> RelayLog:
     """Write the windows of a recording, `transactions` each, to the relay log at `url`.
 
     `spread`: over the parts of several pumps, of which two may have the same transaction.
+
+    `until`: the last window ends there, or behind it.
     """
     relay = RelayLog.open(url)
     rows = [row for row in committed(folder) if through is None or row[0] <= through]
@@ -275,12 +281,14 @@ def land(
         if restarts is not None and restarts.random() < _RESTARTS:
             landing = _begun_again(relay, meta, history.has_old_collations) or landing
         chosen = rows[first : first + transactions]
-        hi = chosen[-1][0]
+        is_last = first + transactions >= len(rows)
+        hi = max(chosen[-1][0], until) if is_last else chosen[-1][0]
         exploder = RowExtractor("recording")
+        was_captured = is_captured(_batch(chosen))
         whole = list(exploder.extract(_batch(chosen)))
         pumps = (
             [whole]
-            if spread is None
+            if spread is None or was_captured
             else [list(RowExtractor().extract(_batch(some))) for some in _held(chosen, spread)]
         )
         written = [
@@ -303,17 +311,25 @@ def land(
             pending_version(meta, hi),
         )
         parts = tuple(part for part in written if part is not None)
-        parts, differ = second_writes.drop_copies(
-            parts,
-            landing.written_twice,
-            schema,
-            lambda table, *_: meta.physical_ids(table),
-            (lo, hi, "test"),
-        )
+        differ = set[int]()
+        if not was_captured:
+            parts, differ = second_writes.drop_copies(
+                parts,
+                landing.written_twice,
+                schema,
+                lambda table, *_: meta.physical_ids(table),
+                (lo, hi, "test"),
+            )
         schema = landing.with_doubled(schema, differ)
         moves = landing.recent_moves(schema, spans)
         schema, parts = definitions.resolve(
-            schema, moves, parts, (lo, hi, "test"), (), landing.definitions_to_come
+            schema,
+            moves,
+            parts,
+            (lo, hi, "test"),
+            (),
+            landing.definitions_to_come,
+            is_captured=was_captured,
         )
         window = WindowRecord(
             lo,
@@ -325,6 +341,7 @@ def land(
             totals.changes,
             schema.schema_version,
             parts,
+            is_captured=was_captured,
         )
         relay.commit(schema.write_to(window))
         lo = hi

@@ -15,6 +15,7 @@ from collections import Counter
 from pathlib import Path
 
 from tests.etl.mariadb_fixture import MariaDBServer
+from tests.judge.capturing import NOT_CAPTURED
 from tests.judge.features import FEATURES
 from tests.judge.invent import History
 from tests.judge.invented_tidb import Upstream
@@ -43,6 +44,12 @@ def main() -> int:
         type=float,
         default=0.2,
         help="how likely a killed Drainer was there before, 0 to 1",
+    )
+    parser.add_argument(
+        "--capture",
+        type=float,
+        default=0.3,
+        help="how likely TiKV's change data is landed in place of binlogs, 0 to 1",
     )
     parser.add_argument(
         "--features",
@@ -118,12 +125,14 @@ def _run(arguments: argparse.Namespace, server: MariaDBServer, folder: Path) -> 
             if arguments.mode == "both"
             else arguments.mode
         )
+        captured = is_captured(seed, arguments.capture)
+        if captured:
+            features = [each for each in features if each not in NOT_CAPTURED]
         began = time.monotonic()
         upstream = History(random.Random(seed), features).grow(arguments.steps)
         try:
-            verdict = trial(
-                upstream, seed, mode, arguments.kills, arguments.drainer, server, folder
-            )
+            likely = arguments.kills, arguments.drainer
+            verdict = trial(upstream, seed, mode, likely, server, folder, captured=captured)
         except Exception as error:  # the judge's own fault: the seed has to be known
             traceback.print_exc()
             verdict = Verdict(stopped=f"the judge failed: {type(error).__name__}: {error}")
@@ -138,13 +147,15 @@ def _run(arguments: argparse.Namespace, server: MariaDBServer, folder: Path) -> 
                 if verdict.stopped
                 else "DIFFERENT: " + "; ".join(verdict.differences)
             )
-            print(f"seed {seed} ({label}, {mode}): {what[:700]}", flush=True)
+            way = f"{mode}, captured" if captured else mode
+            print(f"seed {seed} ({label}, {way}): {what[:700]}", flush=True)
         slowest = max(slowest, (time.monotonic() - began, seed))
         seed += 1
         if arguments.once:
             break
     again = " ".join(
-        f"--{name} {getattr(arguments, name)}" for name in ("steps", "mode", "kills", "drainer")
+        f"--{name} {getattr(arguments, name)}"
+        for name in ("steps", "mode", "kills", "drainer", "capture")
     )
     print(
         ", ".join(f"{count} {what}" for what, count in counts.items())
@@ -154,18 +165,25 @@ def _run(arguments: argparse.Namespace, server: MariaDBServer, folder: Path) -> 
     return 1 if counts["DIFFERENT"] or counts["stopped"] else 0
 
 
+def is_captured(seed: int, likely: float) -> bool:
+    """Decide whether a history is captured; nothing else about it depends on that."""
+    return random.Random(f"{seed} capture").random() < likely
+
+
 def trial(
     upstream: Upstream,
     seed: int,
     mode: str,
-    kills: float,
-    drainer: float,
+    likely: tuple[float, float],
     server: MariaDBServer,
     folder: Path,
+    *,
+    captured: bool = False,
 ) -> Verdict:
-    """Judge a history; `seed` decides on windows, kills and Drainers."""
+    """Judge a history; `seed` decides on windows, and how `likely` kills and Drainers are."""
     with tempfile.TemporaryDirectory(prefix=f"{seed}-", dir=folder) as place:
-        return judge(upstream, server, Path(place), mode, random.Random(seed + 1), kills, drainer)
+        rng = random.Random(seed + 1)
+        return judge(upstream, server, Path(place), mode, rng, *likely, is_captured=captured)
 
 
 if __name__ == "__main__":

@@ -74,6 +74,8 @@ class Upstream:
     """(commit timestamp, whether it is a DDL's) of all that was sent."""
     writes: dict[bytes, list[MvccWrite]] = field(default_factory=dict)
     """What TiKV has of rows in partitions, by key."""
+    places: dict[tuple[int, int], list[int]] = field(default_factory=dict)
+    """By start_ts and table: the partition of each row change, 0 without partitions."""
     merged: list[Table] = field(default_factory=list)
     """Tables that are one downstream; they aren't among `tables`."""
     targets: dict[int, str] = field(default_factory=dict)
@@ -234,6 +236,7 @@ class Transaction:
         self._tell("update to", table, row)
 
     def _tell(self, what: str, table: Table, row: Row) -> None:
+        self._upstream.places.setdefault((self._start_ts, table.id), []).append(row.partition)
         if row.partition:
             self._keys.add(table.key(row, self._upstream.new_collation))
         text = (

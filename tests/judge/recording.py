@@ -47,6 +47,7 @@ def write(upstream: Upstream, folder: Path) -> None:
         "versions": list(upstream.since.items()),
     }
     (folder / "recording.json").write_text(json.dumps(about))
+    (folder / "snapshots.json").write_text("[]")
 
 
 def _meta(upstream: Upstream) -> Iterator[tuple[bytes, bytes]]:

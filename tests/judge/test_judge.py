@@ -18,6 +18,7 @@ from tests.etl.mariadb_fixture import MariaDBServer, mariadb_server  # noqa: F40
 from tests.etl.relay_from_recording import asked_of
 from tests.judge import recording
 from tests.judge.__main__ import trial
+from tests.judge.capturing import NOT_CAPTURED
 from tests.judge.features import FEATURES
 from tests.judge.invent import History
 from tests.judge.kinds import PLAIN
@@ -76,14 +77,31 @@ def test_a_history_that_no_run_before_has_had_ends_downstream_as_in_the_model(
     pytestconfig: pytest.Config,
     number: int,
 ) -> None:
-    """If it fails: python -m tests.judge --once --tell --kills 0.3 --drainer 0 --mode MODE --seed
-    SEED.
+    """If it fails: python -m tests.judge --once --tell --kills 0.3 --drainer 0 --capture 0 --mode
+    MODE --seed SEED.
     """
     seed = pytestconfig.getoption("judge_seed") + number
     mode = ("atomic", "parallel")[seed % 2]
-    verdict = trial(
-        History(random.Random(seed)).grow(25), seed, mode, 0.3, 0, mariadb_server, tmp_path
-    )
+    upstream = History(random.Random(seed)).grow(25)
+    verdict = trial(upstream, seed, mode, (0.3, 0), mariadb_server, tmp_path)
+    assert verdict.good, (seed, mode, verdict)
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_a_captured_history_that_no_run_before_has_had_ends_downstream_as_in_the_model(
+    tmp_path: Path,
+    mariadb_server: MariaDBServer,  # noqa: F811
+    pytestconfig: pytest.Config,
+    number: int,
+) -> None:
+    """If it fails: python -m tests.judge --once --tell --kills 0.3 --drainer 0 --capture 1 --mode
+    MODE --seed SEED.
+    """
+    seed = pytestconfig.getoption("judge_seed") + number
+    mode = ("atomic", "parallel")[seed % 2]
+    features = [each for each in FEATURES if each not in NOT_CAPTURED]
+    upstream = History(random.Random(seed), features).grow(25)
+    verdict = trial(upstream, seed, mode, (0.3, 0), mariadb_server, tmp_path, captured=True)
     assert verdict.good, (seed, mode, verdict)
 
 

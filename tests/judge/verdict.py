@@ -23,6 +23,7 @@ from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.relay_from_recording import land
 from tests.judge import attempt, recording
 from tests.judge.attempt import Harm, Plan
+from tests.judge.capturing import record_captured
 from tests.judge.drainer import break_off, may_stop
 from tests.judge.invented_tidb import Name, State, Upstream
 from tests.judge.kinds import Kind
@@ -72,18 +73,23 @@ def judge(
     rng: random.Random,
     kills: float = 0.0,
     drainer: float = 0.0,
+    *,
+    is_captured: bool = False,
 ) -> Verdict:
     """Land the history, of one pump or several, in windows of a random size and apply it in `mode`
     to each noted moment. `kills`: how likely an attempt is to be killed, to lose a connection, or
     to stand still while another one takes over; after a kill the other mode may go on. Nothing may
     be refused, but what a Drainer left untold (`may_stop`): a second attempt that goes well excuses
-    nothing.
+    nothing. `is_captured`: TiKV's change data are landed in place of binlogs.
     """
     recording.write(upstream, folder / "recording")
+    if is_captured:
+        record_captured(upstream, folder / "recording", rng)
     url = f"file://{folder}/relay"
     spread = rng if rng.random() < _SEVERAL_PUMPS else None
     try:
-        land(folder / "recording", url, transactions=rng.choice((1, 3, 10, 1000)), spread=spread)
+        transactions = rng.choice((1, 3, 10, 1000))
+        land(folder / "recording", url, transactions, spread=spread, until=upstream.committed)
     except SluiceError as error:
         return Verdict(stopped=f"landing: {type(error).__name__}: {error}")
     server.empty()
