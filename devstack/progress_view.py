@@ -1,4 +1,4 @@
-"""How far replication is, seen from outside.
+"""Watch from outside how far replication is.
 
 That is the content of the relay log, the downstream's checkpoint, and the lag.
 """

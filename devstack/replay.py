@@ -30,7 +30,7 @@ _END_TASKS_TIMEOUT_S = 120.0
 
 @dataclass(frozen=True, slots=True)
 class StallTimeouts:
-    """How long a replay may stand still."""
+    """The times after which a replay that stands still is warned of, and given up."""
 
     warn_s: float = 60
     """Time without anything landed or applied after which that is reported.

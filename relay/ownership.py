@@ -41,7 +41,7 @@ class Ownership(JsonDocument):
 
 @dataclass(frozen=True, slots=True)
 class StopMark(JsonDocument):
-    """Why applying must not go on until an operator allows it. `made_ms`: Unix ms."""
+    """The reason why applying stops until an operator allows it. `made_ms`: Unix ms."""
 
     JSON_NAME: ClassVar = "the stop of applying (stop.json)"
 

@@ -102,7 +102,7 @@ class LiveTables(MutableMapping[int, Table]):
 
 
 class _LastMadeByTable:
-    """What was last made of, or for, each table: windows have the same tables again and again."""
+    """Results by table: windows have the same tables again and again."""
 
     def __init__(self) -> None:
         self._known: dict[Any, tuple[Any, Any]] = {}

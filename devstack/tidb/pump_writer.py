@@ -57,7 +57,7 @@ class PumpWriter:
 
 
 class TransactionWriter(Protocol):
-    """Where a TiDB writes a transaction: to pumps, or to a TiKV that is captured."""
+    """Write a TiDB's transactions: to pumps, or to a TiKV that is captured."""
 
     async def open(self) -> None: ...
 

@@ -79,7 +79,7 @@ class SharedTimestamp:
 
 @dataclass(frozen=True, slots=True)
 class Blocked:
-    """Why an in-flight batch is not written again until an operator decides.
+    """The reason why an in-flight batch waits for an operator's decision.
 
     `sluice accept` names it by `token`; `decided` has the commit timestamps with overrides before.
     """

@@ -49,7 +49,7 @@ def files_of(folder: Path | None) -> list[Path]:
 
 
 def name_problem(path: Path, found: Collection[str]) -> str:
-    """Why a pipeline can't be called as the file is, beside those that were `found`.
+    """Return why a file's name can't be a pipeline's, beside those that were `found`.
 
     "" if it can.
     """

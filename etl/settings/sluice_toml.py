@@ -57,7 +57,7 @@ def load_settings(path: str | os.PathLike[str] | None = None) -> Settings:
 
 
 def _resolve_folders(name: str, quality: Quality) -> Quality:
-    """Its folders, from the settings file's on."""
+    """Resolve the settings' folders, relative to the settings file's."""
     path = Path(name).resolve()
     here = path.parent
     own = "quality" if path.name == "sluice.toml" else f"quality-{path.stem}"

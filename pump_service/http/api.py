@@ -32,7 +32,7 @@ _TEXT = "text/plain; charset=utf-8"
 
 
 class PumpControl(Protocol):
-    """What the pages need of the pump.
+    """The parts of the pump that the pages call.
 
     The calls may block for seconds; all but `state` may raise.
     """

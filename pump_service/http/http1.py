@@ -37,7 +37,7 @@ class HttpRequest:
 
 @dataclass(frozen=True, slots=True)
 class HttpResponse:
-    """What to answer."""
+    """An answer: status, content type and body."""
 
     status: int
     content_type: str

@@ -71,7 +71,7 @@ class Indexer(IndexFeed):
         self._elsewhere = False
         """Whoever sent a mark indexes in its own thread."""
         self._failure: Exception | None = None
-        """What went wrong there. Until the thread has started over no mark may pass what was lost
+        """The failure there. Until the thread has started over no mark may pass what was lost
         with it.
         """
         self._stop = False

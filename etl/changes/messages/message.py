@@ -24,6 +24,7 @@ from sluice.etl.changes.formats.sql_text import join
 from sluice.relay import DELETE
 from sluice.tidb.ddl_job import DdlJob
 from sluice.tidb.schema import Column, Table
+from sluice.tidb.table_name import full_name
 
 LOSSLESS = "lossless"
 AS_TICDC = "as-ticdc"
@@ -163,7 +164,7 @@ def digits(numbers: npt.NDArray[Any] | pa.Array) -> pa.LargeBinaryArray:
 
 def row_headers(batch: RowBatch) -> pa.LargeBinaryArray:
     """Return each change's headers: its commit ts, its start ts and the table."""
-    name = f"{batch.table.schema_name}.{batch.table.name}".encode()
+    name = batch.table.full_name.encode()
     return join(
         b"commit_ts\0",
         digits(batch.commit_ts),
@@ -182,7 +183,7 @@ def add_header(
 
 def ddl_headers(job: DdlJob) -> tuple[tuple[str, bytes], ...]:
     """Return the headers of a DDL statement's message, as `row_headers`."""
-    name = f"{job.schema_name}.{job.table_name}" if job.table_name else job.schema_name
+    name = full_name(job.schema_name, job.table_name) if job.table_name else job.schema_name
     return (
         ("commit_ts", b"%d" % job.commit_ts),
         ("start_ts", b"%d" % job.start_ts),
