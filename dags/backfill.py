@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from airflow.sdk import Param
 
-from sluice.airflow.dag_factory import dag_per_pipeline, job_tasks
+from sluice.airflow.dag_factory import approval_param, dag_per_pipeline, job_tasks
 from sluice.etl.settings.pipelines import NamedPipeline
 
 TEXT = {"type": ["null", "string"], "section": "Only some of the rows"}
@@ -38,6 +38,7 @@ PARAMS = {
         title="What is done with rows",
         description="To be safe, compare first.",
     ),
+    "approve": approval_param(default=False),
     "plan_only": Param(
         default=False,
         type="boolean",

@@ -1,10 +1,11 @@
 """Define the DAG ``bootstrap``: make an empty database a replica.
 
 Trigger it with the source of the rows. `plan` reports what will be done and what prevents it,
-`prepare` makes the tables, `copy` brings the rows, in several tasks side by side, `finish` adds
-indexes, counts, and writes the checkpoint: the DAG `replicate` goes on from there by itself. It is
-a job: killed, or triggered again with the same values, it continues with what is left; `sluice
-jobs` shows how far it is, pauses it, and cancels it.
+`approve` waits for a person if the form says so, `prepare` makes the tables, `copy` brings the
+rows, in several tasks side by side, `finish` adds indexes, counts, and writes the checkpoint: the
+DAG `replicate` goes on from there by itself. It is a job: killed, or triggered again with the same
+values, it continues with what is left; `sluice jobs` shows how far it is, pauses it, and cancels
+it.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from typing import Any
 
 from airflow.sdk import Param, task
 
-from sluice.airflow.dag_factory import dag_per_pipeline, plan_task
+from sluice.airflow.dag_factory import approval_param, approve_task, dag_per_pipeline, plan_task
+from sluice.airflow.operators import approved_form
 from sluice.etl.settings.pipelines import NamedPipeline
 
 NAMES = {"type": ["null", "array"], "items": {"type": "string", "minLength": 1}}
@@ -35,6 +37,7 @@ PARAMS = {
             " gs, az). No passwords."
         ),
     ),
+    "approve": approval_param(default=False),
     "plan_only": Param(
         default=False,
         type="boolean",
@@ -101,17 +104,20 @@ PARAMS = {
 def wire(pipeline: NamedPipeline) -> None:
     """Build the tasks of one pipeline's DAG."""
 
+    def step(name: str, *arguments: Any) -> Any:
+        from sluice.etl.tasks import bootstrap
+        from sluice.etl.tasks.airflow_task import run_job_task
+
+        function = getattr(bootstrap, name)
+        return run_job_task(pipeline, name, lambda settings: function(settings, *arguments))
+
     @task
     def prepare(
         job: str | None, params: dict[str, Any] | None = None, run_id: str | None = None
     ) -> Any:
-        from sluice.etl.tasks import bootstrap as tasks
-        from sluice.etl.tasks.airflow_task import run_job_task
-
-        count = (params or {})["tasks"]
-        return run_job_task(
-            pipeline, "prepare", lambda settings: tasks.prepare(settings, job, count, run_id or "")
-        )
+        form = params or {}
+        wanted = approved_form(form) if job is None else job
+        return step("prepare", wanted, form["tasks"], run_id or "")
 
     @task(
         map_index_template=(
@@ -119,25 +125,17 @@ def wire(pipeline: NamedPipeline) -> None:
             " task.op_kwargs['share']['of'] }}"
         )
     )
-    def copy(share: dict[str, Any], run_id: str | None = None) -> dict[str, Any]:
-        from sluice.etl.tasks import bootstrap as tasks
-        from sluice.etl.tasks.airflow_task import run_job_task
-
-        return run_job_task(
-            pipeline, "copy", lambda settings: tasks.copy_share(settings, share, run_id or "")
-        )
+    def copy(share: dict[str, Any], run_id: str | None = None) -> Any:
+        return step("copy_share", share, run_id or "")
 
     @task
-    def finish(job: str, run_id: str | None = None) -> dict[str, Any]:
-        from sluice.etl.tasks import bootstrap as tasks
-        from sluice.etl.tasks.airflow_task import run_job_task
-
-        return run_job_task(
-            pipeline, "finish", lambda settings: tasks.finish(settings, job, run_id or "")
-        )
+    def finish(shares: list[dict[str, Any]], run_id: str | None = None) -> Any:
+        return step("finish", shares[0]["job"], run_id or "")
 
     job = plan_task(pipeline, "bootstrap")
-    copy.expand(share=prepare(job)) >> finish(job)
+    shares = prepare(job)
+    job >> approve_task("bootstrap") >> shares
+    copy.expand(share=shares) >> finish(shares)
 
 
 dag_per_pipeline("bootstrap", __doc__, wire, params=PARAMS, max_active_runs=1)

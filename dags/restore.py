@@ -1,17 +1,18 @@
 """Define the DAG ``restore``: restore tables as of a moment, beside the existing ones.
 
-Trigger it with the moment. `plan` reports what will be done and what prevents it; `work` loads the
-nearest snapshot from the archive, applies what was committed after it, and compares the result with
-what Spark computes by itself. It is a job: killed, or triggered again with the same values, it
-continues with what is left; `sluice jobs` shows how far it is, pauses it, and cancels it: then
-nothing of it stays. With a folder, tables become files there.
+Trigger it with the moment. `plan` reports what will be done and what prevents it; `approve` waits
+until a person has approved the plan, if the form says so. `work` loads the nearest snapshot from
+the archive, applies what was committed after it, and compares the result with what Spark computes
+by itself. It is a job: killed, or triggered again with the same values, it continues with what is
+left; `sluice jobs` shows how far it is, pauses it, and cancels it: then nothing of it stays. With a
+folder, tables become files there.
 """
 
 from __future__ import annotations
 
 from airflow.sdk import Param
 
-from sluice.airflow.dag_factory import dag_per_pipeline, job_tasks
+from sluice.airflow.dag_factory import approval_param, dag_per_pipeline, job_tasks
 from sluice.etl.settings.pipelines import NamedPipeline
 
 NAMES = {"type": ["null", "array"], "items": {"type": "string", "pattern": "^\\s*$|^[^.]+\\..+$"}}
@@ -30,8 +31,9 @@ PARAMS = {
             " (see sluice find). Empty: all that is landed."
         ),
     ),
+    "approve": approval_param(default=True),
     "plan_only": Param(
-        default=True,
+        default=False,
         type="boolean",
         title="Only plan",
         description=(

@@ -179,7 +179,7 @@ def test_what_documents_send_to_a_dag_are_fields_of_its_form():
     found = set()
     for text in DOCUMENTS:
         blocks = re.sub(r" *\\\n *", " ", text.read_text(encoding="utf-8"))
-        for dag, body in re.findall(r"/dags/(\w+)/dagRuns .*-d '(\{.*\})'", blocks):
+        for dag, body in re.findall(r"/dags/sluice_(\w+)/dagRuns .*-d '(\{.*\})'", blocks):
             form = set(
                 re.findall(
                     r'^ +"(\w+)": Param\(', (ROOT / "dags" / f"{dag}.py").read_text(), re.MULTILINE

@@ -19,7 +19,7 @@ from sluice.etl.copy.plan import CopyPlan
 from sluice.etl.copy.request import BootstrapRequest, request_from_form
 from sluice.etl.copy.run import BootstrapSession, cancel_bootstrap, plan_bootstrap, resume_bootstrap
 from sluice.etl.settings import Settings
-from sluice.etl.tasks.job_kinds import JobKind, ShowProgress, requester
+from sluice.etl.tasks.job_kinds import JobKind, ShowProgress, begin, requester
 from sluice.relay.jobs import CANCELLED, PAUSED, Job, Jobs, NotDoneError, Runner
 
 __all__ = ["BootstrapKind", "copy_share", "finish", "prepare"]
@@ -82,13 +82,15 @@ class BootstrapKind(JobKind):
         )
 
 
-def prepare(settings: Settings, name: str | None, tasks: int, run_id: str) -> list[dict[str, Any]]:
-    """Make the tables: what each `copy_share` takes, at most so many `tasks`; nothing of no job.
+def prepare(
+    settings: Settings, wanted: str | Mapping[str, Any], tasks: int, run_id: str
+) -> list[dict[str, Any]]:
+    """Make the tables, and return what each `copy_share` takes, at most `tasks` shares.
 
-    Raises as `sluice.etl.copy.run_bootstrap`.
+    `wanted`: the job's id, or the form of a job that is to begin now. Raises as
+    `sluice.etl.copy.run_bootstrap`.
     """
-    if name is None:
-        return []
+    name = wanted if isinstance(wanted, str) else begin(settings, KIND, wanted, run_id)["job"]
     job = _job(settings, name)
     with (
         BootstrapSession.from_job(settings, job) as work,

@@ -108,6 +108,7 @@ async def restore(pipeline: PipelineParam, user: Viewer, order: ActionBody) -> R
         "until": _text(order, "until"),
         "tables": [_line(name) for name in order.get("tables") or []] or None,
         "plan_only": order.get("plan_only") is not False,
+        "approve": False,  # by the button on the page
     }
     dag_id = pipeline.dag_id("restore")
 

@@ -50,11 +50,11 @@ _RATE_WINDOW_S = 60.0
 class JobRun:
     """One process's part in a run of a job; made by `Job.run` or `Job.join`, used as a context.
 
-    Left by an error, the job has failed with its message; left by Ctrl-C, it is paused. Left
-    otherwise without `end`, it isn't over, and the next process of the group goes on with it. Where
-    another process has taken the job meanwhile, any error becomes the cause of a LeaseLostError: a
-    process that stood still finds its files gone or its sessions ended, as the other one was
-    entitled to do.
+    Left by an error, the job has failed with its message; left by Ctrl-C or Airflow's time-out, it
+    is paused. Left otherwise without `end`, it isn't over, and the next process of the group goes
+    on with it. Where another process has taken the job meanwhile, any error becomes the cause of a
+    LeaseLostError: a process that stood still finds its files gone or its sessions ended, as the
+    other one was entitled to do.
     """
 
     def __init__(self, ledger: JobFiles, entry: StateEntry, runner: Runner) -> None:
@@ -213,9 +213,9 @@ class JobRun:
             or isinstance(error, LeaseLostError)
         ):
             return
-        if isinstance(error, KeyboardInterrupt):
+        if error is not None and not isinstance(error, Exception):
             self.end(PAUSED, message="interrupted")
-        elif isinstance(error, Exception):
+        elif error is not None:
             known = ours(error)
             self.end(FAILED, message=str(known), hint=known.hint)
 

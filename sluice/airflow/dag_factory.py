@@ -5,29 +5,36 @@ Parsed by Airflow all the time: nothing heavy is imported before a task runs.
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from importlib import import_module
 from typing import Any
 
+from airflow.providers.standard.operators.hitl import ApprovalOperator
 from airflow.sdk import (  # type: ignore[attr-defined] # not in its stub
     DAG,
     DeadlineAlert,
     DeadlineReference,
     DeltaTriggerTimetable,
+    Param,
     SyncCallback,
     task,
 )
 from airflow.sdk.exceptions import AirflowSkipException
 
-from sluice.airflow.operators import SluiceJobOperator
-from sluice.errors import SluiceError
+from sluice.airflow.operators import SluiceJobOperator, log_hint
 from sluice.etl.settings.airflow_section import Airflow
 from sluice.etl.settings.pauses import span_ms
 from sluice.etl.settings.pipelines import NamedPipeline, pipelines
 
-__all__ = ["check_task", "dag_per_pipeline", "job_tasks", "log_hint", "plan_task"]
+__all__ = [
+    "approval_param",
+    "approve_task",
+    "check_task",
+    "dag_per_pipeline",
+    "job_tasks",
+    "plan_task",
+]
 
 _START_DATE = datetime(2024, 1, 1, tzinfo=UTC)
 """Without a start, Airflow gives every run of a DAG that runs continuously the first one's date,
@@ -38,6 +45,7 @@ _LOOP: dict[str, Any] = {
     "retry_delay": timedelta(seconds=1),
     "do_xcom_push": False,
 }
+_PLAN = "```text\n{{ ti.xcom_pull(task_ids='plan', key='plan') }}\n```"
 _JOB: dict[str, Any] = {
     "retries": 5,  # each attempt goes on where the last one was killed
     "retry_delay": timedelta(seconds=5),
@@ -115,13 +123,6 @@ def _description(doc: str | None) -> str:
     return text[:1].upper() + text[1:]
 
 
-def log_hint(context: Mapping[str, Any]) -> None:
-    """Log the error's hint as the last line of a failed task; Airflow calls it after all else."""
-    error = context.get("exception")
-    if isinstance(error, SluiceError) and error.hint:
-        logging.getLogger("sluice").error("hint: %s", error.hint)
-
-
 class _Notifier:
     """`[airflow] notify`, imported when a task has failed."""
 
@@ -141,7 +142,7 @@ def plan_task(pipeline: NamedPipeline, kind: str) -> Any:
     schedule began the run, and nothing is due.
     """
 
-    @task(multiple_outputs=True)
+    @task(multiple_outputs=True, do_xcom_push=True)
     def plan(
         params: dict[str, Any] | None = None, run_id: str | None = None, dag_run: Any = None
     ) -> dict[str, Any]:
@@ -149,11 +150,13 @@ def plan_task(pipeline: NamedPipeline, kind: str) -> Any:
         from sluice.etl.tasks.airflow_task import run_job_task
         from sluice.etl.tasks.job_kinds import begin
 
-        scheduled = is_scheduled(dag_run)
+        scheduled, form = is_scheduled(dag_run), dict(params or {})
+        if form.get("approve"):
+            form["plan_only"] = True  # the job begins after it: until then it keeps nobody waiting
         found = run_job_task(
             pipeline,
             "plan",
-            lambda settings: begin(settings, kind, params or {}, run_id or "", scheduled=scheduled),
+            lambda settings: begin(settings, kind, form, run_id or "", scheduled=scheduled),
         )
         if why := found.pop("not_due", ""):
             raise AirflowSkipException(why)
@@ -162,11 +165,52 @@ def plan_task(pipeline: NamedPipeline, kind: str) -> Any:
     return plan()["job"]
 
 
-def job_tasks(pipeline: NamedPipeline, kind: str, *, task_id: str = "work") -> None:
-    """Make the tasks of a DAG of jobs: `plan`, then `task_id`, which runs or resumes the job."""
+class ApprovePlan(ApprovalOperator):  # type: ignore[misc] # Airflow is untyped
+    """Show the plan under Required actions until a person approves or rejects it.
 
-    SluiceJobOperator(
-        task_id=task_id, kind=kind, pipeline=pipeline.name, job=plan_task(pipeline, kind)
+    Rejected, the job is skipped. It succeeds at once where the form asks for no approval, and where
+    nothing is left to be approved: only a plan is wanted, or a job is resumed.
+    """
+
+    def execute(self, context: Any) -> Any:
+        """Wait for a person if the form says so."""
+        params, ti = context["params"], context["ti"]
+        began = ti.xcom_pull(task_ids="plan", key="job")
+        if params.get("approve") and not params.get("plan_only") and began is None:
+            super().execute(context)
+
+
+def job_tasks(pipeline: NamedPipeline, kind: str, *, task_id: str = "work") -> None:
+    """Make the tasks of a DAG of jobs: `plan`, then `task_id`, which runs or resumes the job.
+
+    With the parameter `approve` in the DAG's form a person approves the plan in between.
+    """
+    job = plan_task(pipeline, kind)
+    work = SluiceJobOperator(task_id=task_id, kind=kind, pipeline=pipeline.name, job=job)
+    if "approve" in work.dag.params:
+        job >> approve_task(kind) >> work
+
+
+def approval_param(*, default: bool) -> Param:
+    """Return the field `approve` of a form, for `approve_task`."""
+    return Param(
+        default=default,
+        type="boolean",
+        title="Wait for approval",
+        description=(
+            "Show the plan under Required actions, and begin when somebody has approved it. Who did"
+            " is kept with the run."
+        ),
+    )
+
+
+def approve_task(kind: str) -> Any:
+    """Make the task `approve`, behind which the job of a plan begins; see `ApprovePlan`."""
+    return ApprovePlan(
+        task_id="approve",
+        subject=f"Begin this {kind}?",
+        body=_PLAN,
+        execution_timeout=None,  # a person may take their time
     )
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 from urllib.parse import urlencode
 
 from airflow.sdk import BaseOperator, BaseOperatorLink, conf
-from airflow.sdk.exceptions import AirflowException, AirflowSkipException
+from airflow.sdk.exceptions import AirflowException, AirflowSkipException, AirflowTaskTimeout
+
+from sluice.errors import SluiceError
 
 __all__ = [
     "SluiceBackfillOperator",
@@ -19,10 +22,19 @@ __all__ = [
     "SluiceRestoreOperator",
     "SluiceSnapshotOperator",
     "SluiceVerifyOperator",
+    "approved_form",
+    "log_hint",
 ]
 
 _INTERRUPT_TIMEOUT_S = 3.0
 """How long Spark may take to end its work: Airflow kills a task five seconds after SIGTERM."""
+
+
+def log_hint(context: Mapping[str, Any]) -> None:
+    """Log the error's hint as the last line of a failed task; Airflow calls it after all else."""
+    error = context.get("exception")
+    if isinstance(error, SluiceError) and error.hint:
+        logging.getLogger("sluice").error("hint: %s", error.hint)
 
 
 class JobLink(BaseOperatorLink):  # type: ignore[misc] # Airflow is untyped
@@ -40,7 +52,8 @@ class SluiceJobOperator(BaseOperator):  # type: ignore[misc] # Airflow is untype
     """Run a job of a pipeline, or resume the unfinished one that was asked for the same.
 
     `kind` is one of `sluice.etl.tasks.job_kinds`, `form` has the fields of its DAG's form. Without
-    a form, `job` is the id of a job that another task has begun; None skips the task. A task that
+    a form, `job` is the id of a job that another task has begun. If that is None, the DAG's own
+    form counts where a person has approved its plan, else the task is skipped. A task that
     is killed, cleared or marked pauses its job and ends what that has Spark do; the next attempt
     continues. The task fails for good if an operator has to act, or if a verification finds
     differences.
@@ -61,6 +74,7 @@ class SluiceJobOperator(BaseOperator):  # type: ignore[misc] # Airflow is untype
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
+        self.on_failure_callback: Any = getattr(self, "on_failure_callback", None) or [log_hint]
         self.kind = kind
         self.pipeline = pipeline
         self.form = None if form is None else dict(form)
@@ -75,17 +89,18 @@ class SluiceJobOperator(BaseOperator):  # type: ignore[misc] # Airflow is untype
 
         ti, form, found = context["ti"], self.form, pipelines().named(self.pipeline)
         run_id = ti.run_id
+        if form is not None:
+            run_id = f"{run_id} of the DAG {ti.dag_id}"
+        elif self.job is None:
+            form = approved_form(context["params"])
         self._working = True
         try:
             if form is not None:
-                run_id = f"{ti.run_id} of the DAG {ti.dag_id}"
                 self.job = run_job_task(
                     found,
                     "plan",
                     lambda settings: job_kinds.begin(settings, self.kind, form, run_id),
                 )["job"]
-            if self.job is None:
-                raise AirflowSkipException("only planned: see the log of the task plan")
             ti.xcom_push(JobLink().xcom_key, self.job_address())
             return run_job_task(
                 found,
@@ -94,6 +109,9 @@ class SluiceJobOperator(BaseOperator):  # type: ignore[misc] # Airflow is untype
             )
         except KeyboardInterrupt:
             raise AirflowException(f"the task was ended; its job {self.job} is paused") from None
+        except AirflowTaskTimeout:
+            _interrupt_spark()
+            raise
         finally:
             self._working = False
 
@@ -101,11 +119,7 @@ class SluiceJobOperator(BaseOperator):  # type: ignore[misc] # Airflow is untype
         """Pause the job, as Ctrl-C pauses a command's, and end what it has Spark do."""
         if not self._working:
             return
-        from sluice.etl.spark.session import interrupt_all
-
-        thread = threading.Thread(target=interrupt_all, name="interrupt-spark", daemon=True)
-        thread.start()
-        thread.join(_INTERRUPT_TIMEOUT_S)
+        _interrupt_spark()
         raise KeyboardInterrupt
 
     def job_address(self) -> str:
@@ -115,6 +129,22 @@ class SluiceJobOperator(BaseOperator):  # type: ignore[misc] # Airflow is untype
         base = conf.get("api", "base_url", fallback="").rstrip("/")
         query = f"?{urlencode({'pipeline': self.pipeline})}" if self.pipeline else ""
         return f"{base}/sluice/jobs{query}#job-{self.job}"
+
+
+def _interrupt_spark() -> None:
+    from sluice.etl.spark.session import interrupt_all
+
+    thread = threading.Thread(target=interrupt_all, name="interrupt-spark", daemon=True)
+    thread.start()
+    thread.join(_INTERRUPT_TIMEOUT_S)
+
+
+def approved_form(params: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the form of a plan that a person has approved. Raises AirflowSkipException."""
+    form = dict(params)
+    if not form.pop("approve", False) or form.get("plan_only"):
+        raise AirflowSkipException("only planned: see the log of the task plan")
+    return form
 
 
 class _FormOperator(SluiceJobOperator):
@@ -221,6 +251,7 @@ class SluiceQualityOperator(BaseOperator):  # type: ignore[misc] # Airflow is un
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
+        self.on_failure_callback: Any = getattr(self, "on_failure_callback", None) or [log_hint]
         self.pipeline = pipeline
         self.on = on
         self.suites = list(suites)

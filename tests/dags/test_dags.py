@@ -199,6 +199,24 @@ def test_a_scheduled_run_that_has_nothing_to_do_is_skipped_and_says_why(tmp_path
                 run(params={}, run_id="any", dag_run=SimpleNamespace(run_type="scheduled"))
 
 
+def test_the_day_of_assets_ends_where_the_next_one_begins(tmp_path):
+    from sluice.tidb import tso
+
+    with parsed(
+        tmp_path, shop_file(tmp_path / "pipelines", '[airflow]\nassets = ["shop.orders"]\n')
+    ) as found:
+        dag = found.dags["sluice_assets_shop"]
+        task = dag.get_task("archived")
+        assert [asset.uri for asset in task.outlets] == ["sluice://shop/shop/orders"]
+        task.render_template_fields({"partition_key": "2026-11-22"})
+        end = tso.parse_moment(task.moment)
+        assert end + 1 == tso.from_datetime(datetime(2026, 11, 23, tzinfo=UTC))
+
+
+def test_without_assets_in_the_settings_there_is_no_dag_for_them(dag_bag):
+    assert "sluice_assets" not in dag_bag.dags
+
+
 def test_no_dag_has_a_cycle(dag_bag):
     for dag in dag_bag.dags.values():
         seen: set[str] = set()
@@ -435,26 +453,25 @@ def test_parsing_a_dag_file_imports_nothing_heavy_and_is_quick(tmp_path):
 def test_bootstrap_plans_copies_side_by_side_and_finishes_when_it_is_triggered(dag_bag):
     dag = dag_bag.dags["sluice_bootstrap"]
     assert type(dag.timetable).__name__ == "NullTimetable" and dag.max_active_runs == 1
-    assert [
-        sorted(dag.get_task(name).downstream_task_ids)
-        for name in ("plan", "prepare", "copy", "finish")
-    ] == [
-        ["finish", "prepare"],
-        ["copy"],
-        ["finish"],
-        [],
-    ]
+    assert {name: sorted(dag.get_task(name).downstream_task_ids) for name in dag.task_ids} == {
+        "plan": ["approve", "prepare"],
+        "approve": ["prepare"],
+        "prepare": ["copy", "finish"],
+        "copy": ["finish"],
+        "finish": [],
+    }
     assert dag.get_task("copy").is_mapped and dag.get_task("copy").retries == 5
 
 
-def test_restore_plans_and_does_it_when_it_is_triggered_and_plans_only_unless_asked(dag_bag):
+def test_restore_plans_when_it_is_triggered_and_restores_what_a_person_has_approved(dag_bag):
     from sluice.etl.restore.form import restore_request_from_form
 
     dag = dag_bag.dags["sluice_restore"]
     assert type(dag.timetable).__name__ == "NullTimetable"
-    assert sorted(dag.get_task("plan").downstream_task_ids) == ["work"]
+    ways = {name: sorted(dag.get_task(name).downstream_task_ids) for name in dag.task_ids}
+    assert ways == {"plan": ["approve", "work"], "approve": ["work"], "work": []}
     values = dict(dag.params)
-    assert values["plan_only"] and values["verify"]
+    assert values["approve"] and values["verify"] and not values["plan_only"]
     form = deepcopy(dag.params)
     form["tables"] = ["shop.*", ""]  # as Airflow's form sends a line and its end
     said = form.validate() | {

@@ -17,7 +17,8 @@ from pathlib import Path
 
 import pytest
 
-from deploy.start import airflow_api, airflow_scheduler, bucket, healthy, standin, traffic
+from deploy.start import airflow_api, bucket, healthy, standin, traffic
+from sluice.airflow import scheduler as scheduler_command
 from tests.deploy.compose_file import ROOT
 from tests.object_store.s3_server import S3Server
 from tests.pump_service.authority import Authority
@@ -271,13 +272,13 @@ def test_a_scheduler_told_to_end_ends_whatever_hangs(
     worker: str, scheduler: str, code: int, said: str,
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(airflow_scheduler, "_SWEEP_S", 0.2)
+    monkeypatch.setattr(scheduler_command, "_SWEEP_S", 0.2)
     command = [sys.executable, "-c", SCHEDULER, worker, scheduler]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
         assert process.stdout
         process.stdout.readline()
         process.terminate()
-        airflow_scheduler.end_tasks(process)
+        scheduler_command.end_tasks(process)
         process.stdout.read()
     assert process.returncode == code
     assert capsys.readouterr().err == said

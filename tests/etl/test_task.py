@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
-from sluice.airflow.dag_factory import log_hint
+from sluice.airflow.operators import log_hint
 from sluice.errors import DefectError
 from sluice.etl import operate
 from sluice.etl import retry as waiting

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from sluice.relay import RelayLog, WindowRecord
+from sluice.relay.archive import ArchiveFile, ArchiveSegment
 from sluice.tidb import tso
 
 CLUSTER_ID = 7
@@ -52,3 +53,9 @@ def shop_pipeline(folder: Path, pipelines: str = "pipelines", more: str = "") ->
         WindowRecord(first, first + 1, CLUSTER_ID, "t", 0, 0, 0, 1)
     )
     return ShopPipeline(folder)
+
+
+def archived_segment(lo: int, hi: int) -> ArchiveSegment:
+    """A segment of an archive in which nothing was changed."""
+    index = ArchiveFile("log/a.windows", 1, 1, 0)
+    return ArchiveSegment(lo, hi, CLUSTER_ID, "t", 0, 1, 0, 0, 1, 0, None, index)

@@ -6,12 +6,64 @@ import urllib.parse
 import pytest
 
 from sluice.devstack.control import AirflowClient
+from sluice.devstack.repository import DAGS
 from sluice.devstack.stack import Stack
-from tests.sluice_airflow.conftest import shop_pipeline
+from sluice.relay import RelayLog
+from sluice.relay.archive import Archive
+from sluice.relay.jobs import PAUSED, RUNNING, Jobs
+from sluice.tidb import tso
+from tests.sluice_airflow.conftest import archived_segment, shop_pipeline
 from tests.sluice_airflow.documented_dags import documented_dags
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
+STUCK = """
+import time
+from airflow.sdk import DAG
+from sluice.airflow import SluiceJobOperator
+from sluice.etl.tasks import job_kinds
+from sluice.relay.jobs import Jobs, WriteScope
+
+class Stuck(job_kinds.JobKind):
+    name = "stuck"
+
+    def request(self, settings, form):
+        return form
+
+    def find(self, settings, request):
+        return None
+
+    def create(self, settings, request, by):
+        jobs = Jobs.for_pipeline(settings.open_relay())
+        return jobs.create(self.name, {}, WriteScope("here", ()), by)
+
+    def run(self, settings, job, runner, show):
+        with job.run(runner) as run:
+            time.sleep(600)
+
+job_kinds.job_kind = lambda name: Stuck()
+"""
+PLANNING = """
+from types import SimpleNamespace
+
+class Plan:
+    problems = ()
+
+    def lines(self):
+        return ["rows of shop.orders will go"]
+
+def run(self, settings, job, runner, show):
+    with job.run(runner) as run:
+        run.end("done", result={})
+    return SimpleNamespace(state="done")
+
+Stuck.plan = lambda *_: Plan()
+Stuck.run = run
+"""
+STUCK_DAG = """
+with DAG("stuck", schedule=None):
+    SluiceJobOperator(task_id="work", kind="stuck", pipeline="shop", form={}, retries=0)
+"""
 PARTS = ("airflow-api", "airflow-scheduler", "airflow-dag-processor", "airflow-triggerer")
 
 
@@ -35,8 +87,15 @@ class Airflow:
         found = self.call("GET", f"{run}/taskInstances")["task_instances"]
         return {task["task_id"]: task["state"] for task in found}
 
-    def log(self, run, task):
-        return str(self.call("GET", f"{run}/taskInstances/{task}/logs/1")["content"])
+    def log(self, run, task, attempt=1):
+        return str(self.call("GET", f"{run}/taskInstances/{task}/logs/{attempt}")["content"])
+
+    def logged(self, run, task, text):
+        eventually(lambda: text in self.log(run, task), lambda: self.log(run, task))
+
+    def jobs(self):
+        storage = RelayLog.open(f"file://{self.shop.folder}/log").storage
+        return Jobs(storage, "shop").list()
 
     def wait(self, run, **states):
         eventually(lambda: self.tasks(run) == states, lambda: f"{self.tasks(run)} is not {states}")
@@ -53,8 +112,13 @@ def eventually(look, otherwise):
 @pytest.fixture(scope="module")
 def airflow(tmp_path_factory):
     folder = tmp_path_factory.mktemp("documented")
-    shop = shop_pipeline(folder, "home/pipelines")
+    shop = shop_pipeline(folder, "home/pipelines", '[airflow]\nassets = ["shop.orders"]\n')
     (folder / "dags").mkdir()
+    (folder / "dags" / "assets.py").write_text((DAGS / "assets.py").read_text())
+    (folder / "dags" / "stuck.py").write_text(STUCK + STUCK_DAG)
+    for name in ("backfill.py", "verify.py"):
+        text = (DAGS / name).read_text().replace("from __future__", "# from __future__")
+        (folder / "dags" / name).write_text(STUCK + PLANNING + text)
     for dag_id, text in documented_dags().items():
         (folder / "dags" / f"{dag_id}.py").write_text(text)
     stack = Stack(folder / "home", dags=folder / "dags")
@@ -74,14 +138,83 @@ def test_the_report_of_a_day_waits_in_the_triggerer_until_the_replica_is_complet
     airflow.wait(run, replica="success", report="success")
 
 
-def test_a_complete_day_runs_the_dag_that_watches_for_days_once(airflow):
+def test_each_complete_day_runs_the_dag_that_watches_for_days(airflow):
     airflow.shop.move_checkpoint("2026-11-24T22:00:00Z")
     airflow.unpause("on_complete_day")
     mark = "sluice_completed_through_ms"
     eventually(lambda: mark in str(airflow.call("GET", "/assets/1/state-store")), "no watcher")
     airflow.shop.move_checkpoint("2026-11-25T00:00:00Z")
-    runs = "/dags/on_complete_day/dagRuns"
-    (run,) = eventually(lambda: airflow.call("GET", runs)["dag_runs"], "no run of the day")
-    address = f"{runs}/{urllib.parse.quote(run['dag_run_id'], safe='')}"
-    airflow.wait(address, report="success")
-    assert "complete until 2026-11-25T00:00:00+00:00" in airflow.log(address, "report")
+
+    def days():
+        runs = "/dags/on_complete_day/dagRuns"
+        found = [run["dag_run_id"] for run in airflow.call("GET", runs)["dag_runs"]]
+        return [
+            airflow.log(f"{runs}/{urllib.parse.quote(run, safe='')}", "report") for run in found
+        ]
+
+    eventually(lambda: "complete until 2026-11-25T00:00:00+00:00" in str(days()), days)
+
+
+def test_a_check_that_fails_keeps_the_report_from_running(airflow):
+    airflow.shop.move_checkpoint("2026-11-25T00:00:00Z")
+    run = airflow.trigger("checked_report", logical_date="2026-11-22T00:00:00Z")
+    airflow.wait(run, replica="success", check="failed", report="upstream_failed")
+    airflow.logged(run, "check", "hint: ")
+
+
+def test_an_archived_day_of_a_table_runs_the_dag_of_its_partition(airflow):
+    airflow.unpause("orders_of_a_day")
+    run = airflow.trigger("sluice_assets_shop", logical_date=None, partition_key="2026-11-22")
+    eventually(lambda: airflow.tasks(run)["archived"] == "deferred", "it does not wait")
+    first, end = (tso.parse_moment(f"2026-11-{day}T00:00:00Z") for day in (20, 23))
+    Archive.open(f"file://{airflow.shop.folder}/log/archive").append(archived_segment(first, end))
+    airflow.wait(run, archived="success")
+    runs = "/dags/orders_of_a_day/dagRuns"
+    (found,) = eventually(lambda: airflow.call("GET", runs)["dag_runs"], "no run of the day")
+    assert found["partition_key"] == "2026-11-22"
+    address = f"{runs}/{urllib.parse.quote(found['dag_run_id'], safe='')}"
+    airflow.wait(address, load="success")
+    airflow.logged(address, "load", "changes of 2026-11-22")
+
+
+def test_a_task_that_is_marked_in_airflow_pauses_its_job_at_once(airflow):
+    run = airflow.trigger("stuck", logical_date=None)
+
+    def state():
+        return [job.entry().state for job in airflow.jobs() if "DAG stuck" in job.spec.by]
+
+    eventually(lambda: state() == [RUNNING], "the job doesn't begin")
+    airflow.call("PATCH", f"{run}/taskInstances/work", {"new_state": "failed"})
+    eventually(lambda: state() == [PAUSED], state)
+    links = airflow.call("GET", f"{run}/taskInstances/work/links")["extra_links"]
+    assert links["Job in Sluice"].endswith("/sluice/jobs?pipeline=shop#job-stuck")
+
+
+def test_a_job_of_sluice_s_own_dag_is_waited_for_without_a_worker(airflow):
+    airflow.unpause("sluice_verify_shop")
+    run = airflow.trigger("check_elsewhere", logical_date="2026-11-22T00:00:00Z")
+    airflow.wait(run, check="success")
+    (found,) = airflow.call("GET", "/dags/sluice_verify_shop/dagRuns")["dag_runs"]
+    assert found["conf"] == {"tables": ["shop.orders"]} and found["state"] == "success"
+
+
+@pytest.mark.parametrize("answer", ["Approve", "Reject"])
+def test_a_job_begins_once_a_person_has_approved_the_plan_that_airflow_shows(airflow, answer):
+    conf = {"tables": ["shop.orders"], "approve": True}
+    run = airflow.trigger("sluice_backfill_shop", logical_date=None, conf=conf)
+    details = f"{run}/taskInstances/approve/-1/hitlDetails"
+    eventually(lambda: airflow.tasks(run)["approve"] == "awaiting_input", "it does not wait")
+    assert "rows of shop.orders will go" in airflow.call("GET", details)["body"]
+    before = len(airflow.jobs())
+    airflow.call("PATCH", details, {"chosen_options": [answer]})
+    approved = answer == "Approve"
+    work = "success" if approved else "skipped"
+    wanted = {"plan": "success", "approve": "success", "work": work}
+    eventually(
+        lambda: airflow.tasks(run) == wanted,
+        lambda: (
+            f"{airflow.tasks(run)} {airflow.call('GET', details)} {airflow.log(run, 'approve')}"
+        ),
+    )
+    assert len(airflow.jobs()) - before == approved
+    assert airflow.call("GET", details)["responded_by_user"]["name"] == "admin"

@@ -11,12 +11,12 @@ from types import SimpleNamespace
 
 import pytest
 from airflow.sdk import DAG
-from airflow.sdk.exceptions import AirflowException, AirflowSkipException
+from airflow.sdk.exceptions import AirflowException, AirflowSkipException, AirflowTaskTimeout
 
 import sluice.airflow as airflow
 from sluice.etl.settings.pipelines import pipelines
 from sluice.etl.tasks import job_kinds
-from sluice.relay.jobs import DONE, PAUSED, Jobs, WriteScope
+from sluice.relay.jobs import DONE, PAUSED, JobRun, Jobs, WriteScope
 from tests.dags.test_dags import DAGS
 
 OPERATORS = {
@@ -91,7 +91,7 @@ def test_operators_have_the_fields_of_their_dags_forms_with_their_defaults(monke
     for kind, made in OPERATORS.items():
         params = runpy.run_path(str(DAGS / f"{kind}.py"))["PARAMS"]
         fields = {name: param.value for name, param in params.items()}
-        dropped = {"plan_only"} | ({"tasks"} if kind == "bootstrap" else set())
+        dropped = {"plan_only", "approve"} | ({"tasks"} if kind == "bootstrap" else set())
         assert made.fields == {name: it for name, it in fields.items() if name not in dropped}
 
 
@@ -120,15 +120,22 @@ def test_fields_of_the_form_and_the_pipeline_are_templates():
 
 def test_a_task_without_a_job_is_skipped(shop):
     task = airflow.SluiceJobOperator(task_id="work", kind="count", pipeline="shop")
-    with pytest.raises(AirflowSkipException):
-        task.execute(context())
+    for params in ({}, {"approve": False}, {"approve": True, "plan_only": True}):
+        with pytest.raises(AirflowSkipException):
+            task.execute(context() | {"params": params})
+
+
+def test_a_task_whose_plan_was_approved_begins_the_job_of_its_dags_form(count):
+    task = airflow.SluiceJobOperator(task_id="work", kind="count", pipeline="shop")
+    form = {"approve": True, "plan_only": False, "tables": ["2"]}
+    assert task.execute(context() | {"params": form}) == {"steps": 2}
+    (job,) = count.list()
+    assert job.spec.by == "airflow manual__1"
 
 
 def test_a_killed_task_pauses_its_job_ends_spark_and_its_next_attempt_goes_on(count, monkeypatch):
     interrupted = []
-    monkeypatch.setattr(
-        "sluice.etl.spark.session.interrupt_all", lambda: interrupted.append(1), raising=False
-    )
+    monkeypatch.setattr("sluice.etl.spark.session.interrupt_all", lambda: interrupted.append(1))
     task = operator("1000000")
     # as Airflow's task runner does
     before = signal.signal(signal.SIGTERM, lambda *_: task.on_kill())
@@ -147,6 +154,19 @@ def test_a_killed_task_pauses_its_job_ends_spark_and_its_next_attempt_goes_on(co
     monkeypatch.setattr(CountingKind, "limit", 2)
     assert operator("1000000").execute(context()) == {"steps": 2}
     assert [each.id for each in count.list()] == [job.id], "no second job"
+
+
+def test_a_job_whose_task_takes_too_long_is_paused_and_spark_ends_its_work(count, monkeypatch):
+    interrupted = []
+    monkeypatch.setattr("sluice.etl.spark.session.interrupt_all", lambda: interrupted.append(1))
+
+    def late(run):
+        raise AirflowTaskTimeout
+
+    monkeypatch.setattr(JobRun, "check_order", late)
+    with pytest.raises(AirflowTaskTimeout):
+        operator("1").execute(context())
+    assert ([job.entry().state for job in count.list()], interrupted) == ([PAUSED], [1])
 
 
 def test_a_kill_that_comes_before_or_after_the_work_changes_nothing(count):

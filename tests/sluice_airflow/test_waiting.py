@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from sluice.airflow import SluiceCompletedTrigger, SluiceReached, SluiceReachedTrigger
 from sluice.airflow.waiting import Progress
-from sluice.relay.archive import Archive, ArchiveFile, ArchiveSegment
+from sluice.relay.archive import Archive
 from sluice.tidb import tso
+from tests.sluice_airflow.conftest import archived_segment
 
 MIDNIGHT = "2026-11-22T00:00:00+00:00"
 
@@ -144,14 +145,9 @@ def test_the_archive_is_waited_for_where_a_task_asks_for_it(shop):
     assert not sensor(place="archive").poke({})
     archive = Archive.open(f"file://{shop.folder}/log/archive")
     lo, hi = tso.parse_moment("2026-11-20T00:00:00Z"), tso.parse_moment(MIDNIGHT)
-    archive.append(segment(lo, hi))
+    archive.append(archived_segment(lo, hi))
     assert sensor(place="archive").poke({})
     assert not sensor(place="archive", moment=str(hi + 1)).poke({})
-
-
-def segment(lo, hi):
-    index = ArchiveFile("log/a.windows", 1, 1, 0)
-    return ArchiveSegment(lo, hi, 7, "t", 0, 1, 0, 0, 1, 0, None, index)
 
 
 @given(

@@ -221,9 +221,9 @@ def test_the_tasks_of_the_dag_share_a_copy_which_is_paused_and_goes_on_with_the_
     }
     planned = begin(settings, "bootstrap", said | {"plan_only": True}, "run 1")
     assert planned["job"] is None and "copy     bank.account" in planned["plan"]
-    assert tasks.prepare(settings, None, 2, "run 1") == []
     job = begin(settings, "bootstrap", said, "run 1")["job"]
     shares = tasks.prepare(settings, job, 2, "run 1")
+    assert tasks.prepare(settings, said, 2, "run 1") == shares, "as after an approval"
     assert shares == [{"job": job, "share": n, "of": 2} for n in (0, 1)]
     relay = RelayLog.open(settings.relay.url)
     with pytest.raises(

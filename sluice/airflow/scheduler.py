@@ -1,4 +1,4 @@
-"""``python -m deploy.start.airflow_scheduler``: Airflow's scheduler, whose tasks end with it.
+"""``python -m sluice.airflow.scheduler``: Airflow's scheduler, whose tasks end with it.
 
 When asked to end, the scheduler itself would wait for its tasks, which go on for minutes, until
 the supervisor's grace period is over and it kills all of it. Here the tasks are ended: they may be
@@ -81,7 +81,7 @@ def main() -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, on_signal)
     with subprocess.Popen(
-        ["airflow", "scheduler", "--skip-serve-logs", *sys.argv[1:]]
+        [sys.executable, "-m", "airflow", "scheduler", "--skip-serve-logs", *sys.argv[1:]]
     ) as scheduler:
         while scheduler.poll() is None and not asked.wait(0.2):
             pass
