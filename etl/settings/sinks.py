@@ -87,6 +87,8 @@ class Kafka:
     """Canal-JSON: ``old`` has changed columns alone, and types have their parameters."""
     debezium_schema: bool = False
     """Debezium: keys and values carry their schema."""
+    watermark_interval_s: int = 0
+    """How often a watermark is sent at most, in s; 0: never. Strict readers refuse watermarks."""
     client: dict[str, str | int | bool] = field(default_factory=dict)
     """Further options of librdkafka by their names, as in ``"security.protocol" = "SASL_SSL"``."""
     client_env: dict[str, str | int | bool] = field(default_factory=dict)
@@ -146,12 +148,19 @@ class Kafka:
             ("tidb-extension", not self.tidb_extension, ("canal-json",)),
             ("content-compatible", self.content_compatible, ("canal-json",)),
             ("debezium-schema", self.debezium_schema, ("debezium-json",)),
+            ("watermark-interval-s", self.watermark_interval_s != 0, FORMATS[1:]),
         ):
             if is_set and self.format not in formats:
                 raise ValueError(
                     f"[kafka] {key} is for format = {' or '.join(map(repr, formats))}, not for"
                     f" {self.format!r}"
                 )
+        if self.watermark_interval_s < 0:
+            raise ValueError(
+                f"[kafka] watermark-interval-s = {self.watermark_interval_s}: must not be below 0"
+            )
+        if self.watermark_interval_s and not self.tidb_extension:
+            raise ValueError("[kafka] watermark-interval-s needs tidb-extension = true")
         if self.format == "debezium-json" and self.time_zone != "UTC":
             raise ValueError(
                 f"[kafka] time-zone = {self.time_zone!r}: format = 'debezium-json' has UTC"

@@ -48,6 +48,7 @@ class KafkaSink(BinlogSink):
         self._pieces: list[bytes] = []  # of a record that has begun and not ended
         self._offset = -1  # of the last message that was delivered
         self._rejected: KafkaError | None = None
+        self._watermark_due_s = 0.0  # of the monotonic clock
 
     @property
     def address(self) -> str:
@@ -62,6 +63,7 @@ class KafkaSink(BinlogSink):
         """Fence earlier writers, and find the last transaction that is in the topic."""
         self.close()
         self._in_transaction, self._pieces, self._rejected, self._offset = False, [], None, -1
+        self._watermark_due_s = 0.0
         try:
             self._savepoint.path.parent.mkdir(parents=True, exist_ok=True)
             found = self._savepoint.load()
@@ -146,6 +148,7 @@ class KafkaSink(BinlogSink):
         self._check_refused(doing)
 
     def _make_durable(self, step: Step) -> None:
+        self._send_watermark(step.commit_ts)
         if self._in_transaction:
             doing = f"committing through {step.commit_ts}"
             producer = self._connected()
@@ -162,6 +165,15 @@ class KafkaSink(BinlogSink):
                 self._check_refused(doing)
                 raise self._client.translated(error_reason(producer, error), doing) from error
             self._in_transaction = False
+
+    def _send_watermark(self, commit_ts: int) -> None:
+        """Promise that all through `commit_ts` is in the topic, in the transaction that does it."""
+        interval_s = self._options.watermark_interval_s
+        if self._encoder is None or not interval_s or time.monotonic() < self._watermark_due_s:
+            return
+        for message in self._encoder.watermark(commit_ts, int(time.time() * 1000)):
+            self._send(message)
+        self._watermark_due_s = time.monotonic() + interval_s
 
     def _save(self, checkpoint: Checkpoint) -> None:
         self._savepoint.save(

@@ -132,6 +132,18 @@ KAFKA = '[downstream]\ntype = "kafka"\n[kafka]\nbrokers = "a:1"\nsavepoint = "/s
             r"\[kafka\] content-compatible is for format = 'canal-json', not for 'binlog'",
         ),
         (
+            f'{KAFKA}format = "canal-json"\ntidb-extension = false\nwatermark-interval-s = 1\n',
+            r"\[kafka\] watermark-interval-s needs tidb-extension = true",
+        ),
+        (
+            f"{KAFKA}watermark-interval-s = 1\n",
+            r"\[kafka\] watermark-interval-s is for format = .*'open-protocol', not for 'binlog'",
+        ),
+        (
+            f'{KAFKA}format = "open-protocol"\nwatermark-interval-s = -1\n',
+            r"\[kafka\] watermark-interval-s = -1: must not be below 0",
+        ),
+        (
             f'{KAFKA}format = "canal-json"\ntime-zone = "Europe/Berlin"\n',
             r"\[kafka\] time-zone = 'Europe/Berlin': where clocks are set back, two moments",
         ),

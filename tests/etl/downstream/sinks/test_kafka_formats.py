@@ -150,3 +150,25 @@ def test_a_topic_of_another_format_is_refused_by_name(topic: Kafka) -> None:
     with pytest.raises(ApplyError, match=r"offset 0 has no header commit_ts.*'canal-json'"):
         sink.recover()
     sink.close()
+
+
+@pytest.mark.parametrize("name", ["canal-json", "open-protocol"])
+def test_a_watermark_is_in_the_transaction_that_it_closes_and_shows_where_to_go_on(
+    name: str, topic: Kafka
+) -> None:
+    options = replace(topic, format=name, watermark_interval_s=3600)
+    sink = KafkaSink(options, CLUSTER)
+    sink.recover()
+    sink.run([Step(CommitDetail(4), 10), Step(CommitDetail(4), 20)])
+    sink.close()
+    (only,) = consumed(options)
+    reader = READERS[name][1]()
+    assert reader.read(only) is None
+    assert (only.commit_ts, sent_through(options, CLUSTER)) == (10, 10)
+    sink = KafkaSink(options, CLUSTER)
+    checkpoint = sink.recover()
+    assert checkpoint is not None
+    assert checkpoint.commit_ts == 20  # of the savepoint
+    sink.run([Step(CommitDetail(4), 30)])
+    sink.close()
+    assert [message.commit_ts for message in consumed(options)] == [10, 30]
