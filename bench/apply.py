@@ -208,7 +208,7 @@ def _rate(result: ApplyResult, relay: RelayLog, moves: list[tuple[int, int]], ta
 
 
 def _cpu(result: ApplyResult, relay: RelayLog, seen: list[_Seen]) -> None:
-    """Between the first checkpoint that was seen with row changes behind it and the last."""
+    """Return CPU time between the first checkpoint with row changes behind it and the last."""
     changes = [sum(window.changes for window in relay.windows(0, each.checkpoint)) for each in seen]
     began = next((i for i, count in enumerate(changes) if count), len(seen) - 1)
     if (count := changes[-1] - changes[began]) > 0:

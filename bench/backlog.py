@@ -44,7 +44,7 @@ class Timestamps:
         self._answers = call(iter(self._asked.get, None))
 
     def take(self, count: int) -> Sequence[int]:
-        """`count` of them, ascending."""
+        """Return `count` timestamps, ascending."""
         request = pb.pd.TsoRequest(count=count)
         request.header.cluster_id = self._cluster_id
         self._asked.put(request)

@@ -126,7 +126,7 @@ class _Linear:
     """A scale from 0 to what all but the highest few values fit in."""
 
     def __init__(self, values: list[float]) -> None:
-        """`values`: ascending."""
+        """Prepare an axis of `values`, ascending."""
         self._most = _round_up(
             values[min(len(values) - 1, int(len(values) * 0.995))] if values else 1.0
         )
@@ -164,7 +164,7 @@ def _round_up(value: float) -> float:
 
 
 def _step(end_s: float) -> int:
-    """Minutes between two times below a panel: about eight of them."""
+    """Return minutes between two times below a panel: about eight of them."""
     return next(
         step for step in (1, 2, 5, 10, 15, 30, 60, 120, 240, 1440) if end_s / 60 / step <= 9
     )

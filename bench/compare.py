@@ -35,13 +35,13 @@ class Figure:
 
     @property
     def ratio(self) -> float | None:
-        """Median after through median before; None if that is 0."""
+        """Return the median after through the median before; None if that is 0."""
         base = statistics.median(self.before)
         return statistics.median(self.after) / base if base else None
 
     @property
     def verdict(self) -> str:
-        """`differs` if no run of one version lies among the other's."""
+        """Return `differs` if no run of one version lies among the other's."""
         if min(len(self.before), len(self.after)) < 2:
             return "one run"
         apart = max(self.before) < min(self.after) or max(self.after) < min(self.before)

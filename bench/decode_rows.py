@@ -118,7 +118,7 @@ def table_of(*names: str) -> Table:
 
 
 def rows_of(table: Table, count: int) -> dict[str, list[bytes]]:
-    """`count` random inserts, updates and deletes."""
+    """Yield `count` random inserts, updates and deletes."""
     rng = random.Random(1)
 
     def row(key: int) -> dict[str, Any]:
@@ -136,7 +136,7 @@ def rows_of(table: Table, count: int) -> dict[str, list[bytes]]:
 
 
 def of_every_type(count: int, *, apart: bool) -> Iterator[tuple[Table, str, list[bytes]]]:
-    """(table, kind of change, rows) of the made-up tables."""
+    """Yield (table, kind of change, rows) of the made-up tables."""
     tables = [table_of(*_TYPES)] + ([table_of(name) for name in _TYPES] if apart else [])
     for number, table in enumerate(tables):
         for what, rows in rows_of(table, count).items():

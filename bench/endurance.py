@@ -135,7 +135,7 @@ def _samples(stack: Stack, arrivals: Arrivals, commits: Commits) -> Iterator[Sam
 
 
 def _memory(stack: Stack) -> dict[str, float]:
-    """MiB of each kind of process; {} while one of them is being killed."""
+    """Return MiB of each kind of process; {} while one of them is being killed."""
     try:
         return {
             name: round(sum(each.memory_info().rss for each in found) / _MIB, 1)
@@ -164,7 +164,7 @@ def _cpu(
     now: dict[str, dict[psutil.Process, float]],
     seconds: float,
 ) -> dict[str, float]:
-    """Per cent of a core by kind; what ended meanwhile isn't in it. {} if one of the two is."""
+    """Return per cent of a core by kind, without processes that ended; {} if a sample is."""
     if not before:
         return {}
     return {
@@ -189,7 +189,7 @@ def _stores(stack: Stack) -> dict[str, list[Path]]:
 
 
 def _size(folders: list[Path]) -> tuple[int, float]:
-    """Files and MiB in these folders; what goes meanwhile isn't counted."""
+    """Return files and MiB in these folders; files that are removed then don't count."""
     files = size = 0
     for folder in folders:
         for path, _, names in os.walk(folder):
@@ -227,7 +227,7 @@ def _wait_applied(stack: Stack, control: ClusterControl) -> None:
 
 
 def _judge(stack: Stack, done: Endured, report: Callable[[str], None]) -> None:
-    """Both sides row by row, by `sluice verify`'s job.
+    """Compare both sides row by row, by `sluice verify`'s job.
 
     And by numbers that no part of Sluice gives.
     """

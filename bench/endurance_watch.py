@@ -103,7 +103,7 @@ class Arrivals(threading.Thread):
                 self._new += [(number, now) for number in found]
 
     def taken(self) -> list[tuple[int, float]]:
-        """(transaction, Unix ms) of all that came since the last call."""
+        """Return (transaction, Unix ms) of all that came since the last call."""
         with self._lock:
             new, self._new = self._new, []
         return new

@@ -85,7 +85,7 @@ class FarProxy:
         answered = [True]
 
         def sent() -> bool:
-            """Something comes from the client; False if it goes nowhere."""
+            """Count a turn of the client; return False if the connection is to be cut."""
             if answered[0]:
                 answered[0] = False
                 self.turns[number] += 1

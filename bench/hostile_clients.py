@@ -99,7 +99,7 @@ def settings_flood(address: str, cluster_id: int, stop: Stop) -> None:
 
 
 def pings(address: str, cluster_id: int, stop: Stop) -> None:
-    """PINGs without an end."""
+    """Send PINGs without an end."""
     connection = Connection(address)
     connection.send(call(1, _WRITE, _probe(cluster_id)))
     while not stop.is_set():
@@ -109,7 +109,7 @@ def pings(address: str, cluster_id: int, stop: Stop) -> None:
 
 
 def rapid_reset(address: str, cluster_id: int, stop: Stop) -> None:
-    """PullBinlogs, begun and reset."""
+    """Begin PullBinlogs and reset them."""
     connection = Connection(address)
     message, stream = _pull(cluster_id), 1
     while not stop.is_set():
@@ -138,12 +138,12 @@ def readers_whose_socket_is_full(address: str, cluster_id: int, stop: Stop) -> N
 
 
 def readers_without_window(address: str, cluster_id: int, stop: Stop) -> None:
-    """800 streams that may not send."""
+    """Open 800 streams that may not send."""
     _unread(address, cluster_id, stop, 0)
 
 
 def uploads_that_never_end(address: str, cluster_id: int, stop: Stop) -> None:
-    """Large messages on many streams of many connections, all of them but their ends."""
+    """Send large messages on many streams of many connections, all of them but their ends."""
     connections = [Connection(address) for _ in range(8)]
     head = b"\0" + (1 << 30).to_bytes(4, "big")
     for connection in connections:
@@ -170,7 +170,7 @@ def tiny_frames(address: str, cluster_id: int, stop: Stop) -> None:
 
 
 def behind_a_profile(address: str, cluster_id: int, stop: Stop) -> None:
-    """HTTP/1: as much as goes behind a request that takes long."""
+    """Send as much over HTTP/1 as goes behind a request that takes long."""
     host, port = address.rsplit(":", 1)
     with socket.create_connection((host, int(port)), 10) as sock:
         sock.settimeout(2)
@@ -180,7 +180,7 @@ def behind_a_profile(address: str, cluster_id: int, stop: Stop) -> None:
 
 
 def profiles(address: str, cluster_id: int, stop: Stop) -> None:
-    """40 profiles at a time."""
+    """Ask for 40 profiles at a time."""
     host, port = address.rsplit(":", 1)
     socks = [socket.create_connection((host, int(port)), 10) for _ in range(40)]
     for sock in socks:
@@ -207,7 +207,7 @@ def a_frame_in_pieces(address: str, cluster_id: int, stop: Stop) -> None:
 
 
 def bounds_that_wait(address: str, cluster_id: int, stop: Stop) -> None:
-    """600 Bounds at a time that wait a minute for a timestamp that doesn't come."""
+    """Ask for 600 Bounds at a time that wait a minute for a timestamp that doesn't come."""
     message = pb.window.BoundsRequest(
         cluster_id=cluster_id, fresh_ts=tso.wall_clock() + tso.span(60_000), wait_ms=60_000
     )
@@ -215,7 +215,7 @@ def bounds_that_wait(address: str, cluster_id: int, stop: Stop) -> None:
 
 
 def windows_that_nobody_reads(address: str, cluster_id: int, stop: Stop) -> None:
-    """200 Reads at a time."""
+    """Ask for 200 Reads at a time."""
     with grpc.insecure_channel(address) as channel:
         ask = channel.unary_unary(
             _BOUNDS.decode(), response_deserializer=pb.window.BoundsResponse.FromString
@@ -258,7 +258,7 @@ def idle_connections(address: str, cluster_id: int, stop: Stop) -> None:
 
 
 def frames_on_closed_streams(address: str, cluster_id: int, stop: Stop) -> None:
-    """20 connections that send HEADERS, DATA and WINDOW_UPDATEs for a stream that is answered."""
+    """Send HEADERS, DATA and WINDOW_UPDATEs for an answered stream, on 20 connections."""
     connections = [Connection(address) for _ in range(20)]
     for connection in connections:
         connection.send(call(1, _WRITE, _probe(cluster_id)))
@@ -301,7 +301,7 @@ def messages_that_expand(address: str, cluster_id: int, stop: Stop) -> None:
 
 
 def unfinished_messages(address: str, cluster_id: int, stop: Stop) -> None:
-    """400 connections, each with a MiB of a message that doesn't end."""
+    """Open 400 connections, each with a MiB of a message that doesn't end."""
     connections = []
     for number in range(400):
         connection = Connection(address, source=f"127.0.0.{2 + number % 8}")
@@ -318,7 +318,7 @@ def unfinished_messages(address: str, cluster_id: int, stop: Stop) -> None:
 
 
 def frames_before_a_call(address: str, cluster_id: int, stop: Stop) -> None:
-    """200 connections with 250 frames of 16 KB each, and no call."""
+    """Open 200 connections with 250 frames of 16 KB each, and no call."""
     connections = [Connection(address, source=f"127.0.0.{2 + number % 8}") for number in range(200)]
     for _ in range(250):
         for connection in connections:

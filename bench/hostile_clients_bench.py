@@ -129,7 +129,7 @@ def _ask(address: str, over: threading.Event, took: list[float]) -> None:
 
 
 def _write(address: str, cluster_id: int, seconds: float, rate: float) -> tuple[list[float], int]:
-    """Latencies of calls that are due at a rate, in s, and how many failed."""
+    """Return latencies of calls that are due at a rate, in s, and how many failed."""
     host, port = address.rsplit(":", 1)
     client, clock, messages = (
         FastPathClient(host, int(port)),

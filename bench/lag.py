@@ -149,7 +149,7 @@ class ProcessCpu:
         self._began, self._before = time.monotonic(), cpu_s(stack)
 
     def used(self) -> dict[str, float]:
-        """Per cent of a core since."""
+        """Return per cent of a core since the start."""
         after, seconds = cpu_s(self._stack), time.monotonic() - self._began
         return {
             name: round(100 * (after[name] - self._before[name]) / seconds, 1) for name in after

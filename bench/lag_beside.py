@@ -164,7 +164,7 @@ class _Turns:
 def _take_turns(
     result: BesideResult, probe: LagProbe, control: ClusterControl, samples: int, turns: _Turns
 ) -> None:
-    """Lags in turns alone and beside something, half of the samples each."""
+    """Measure lags in turns alone and beside something, half of the samples each."""
     lags: dict[bool, list[float]] = {False: [], True: []}
     for turn in range(2 * TURNS):
         is_beside = turn % 2 == 1

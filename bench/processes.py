@@ -115,7 +115,7 @@ class SparkProcesses:
         }
 
     def rss(self) -> dict[str, int]:
-        """Bytes now; of the largest where there are several."""
+        """Return bytes now; of the largest where there are several."""
         return {
             "client": self._client.memory_info().rss,
             "JVM": self._spark.memory_info().rss,

@@ -17,7 +17,7 @@ _PACKAGES = ("pyspark", "apache-airflow", "pyarrow", "numpy", "grpcio", "plyvel"
 
 
 def document(benchmark: str, found: dict[str, Any]) -> dict[str, Any]:
-    """`found` with the benchmark's name, the time, the commit and the machine."""
+    """Return `found` with the benchmark's name, the time, the commit and the machine."""
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     load = [round(each, 2) for each in os.getloadavg()]
     about = {
@@ -71,7 +71,7 @@ def _commit() -> str:
 
 
 def describe() -> dict[str, str]:
-    """Processor, memory, and the versions that matter, by name."""
+    """Return processor, memory, and the versions that matter, by name."""
     found = {
         "machine": (
             f"{_processor()}, {os.cpu_count()} cores,"

@@ -85,7 +85,7 @@ class History:
 
 
 def history(shape: Shape, seed: int = 1) -> History:
-    """Random traffic of a shape: a transaction has four changes.
+    """Yield random traffic of a shape: a transaction has four changes.
 
     Five updates come to two inserts and two deletes.
     """

@@ -242,7 +242,7 @@ def _ddls(recording: Path) -> int:
 
 
 def _live(control: ClusterControl, done: Watched) -> Iterator[bool]:
-    """Live traffic with a column more every few seconds, of each table in turn."""
+    """Run live traffic, adding a column every few seconds, to each table in turn."""
     control.workload({"rate": 25, **TRAFFIC})
     due = time.monotonic() + 2 * _DDL_S
     while True:

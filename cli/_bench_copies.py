@@ -143,7 +143,7 @@ def restore_command(
 def copy_command(
     ctx: click.Context, *, rows: int | None, form: str, indexes: str, making: bool, as_json: bool
 ) -> int:
-    """Rows/s and MB/s of making an empty database a replica from a dump, and what limits it."""
+    """Measure rows/s and MB/s of making an empty database a replica from a dump."""
     from sluice.bench.copy import ROWS, measure
 
     if making:

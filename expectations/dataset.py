@@ -55,7 +55,7 @@ class TableShape:
 
     @property
     def primary_key(self) -> tuple[str, ...]:
-        """Return its columns, or those of a unique key in its place; () if there is no key."""
+        """Return the primary key's columns, or a unique key's in its place; () without a key."""
         return self.keys[0] if self.keys else ()
 
 

@@ -170,7 +170,7 @@ def _examples(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _table(head: Iterable[str], rows: Iterable[Sequence[str]]) -> str:
-    """Cells are HTML."""
+    """Return a table; its cells are HTML."""
     top = "".join(f"<th>{cell}</th>" for cell in head)
     body = "".join("<tr>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>" for row in rows)
     return (

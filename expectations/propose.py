@@ -126,7 +126,7 @@ def _values(
 
 
 def _range(column: ColumnShape, facts: ColumnProfile) -> Iterator[Expectation]:
-    """Never below zero if it wasn't, and room for growth in either direction.
+    """Return a range with room for growth, never below zero if no value was.
 
     Nothing where there is none left.
     """

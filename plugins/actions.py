@@ -55,7 +55,7 @@ def audit_name(user: Any) -> str:
 
 
 def perform(action: ActionRequest, work: Callable[[], str]) -> Response:
-    """Run `work` as the action `wish`; respond with the text that `work` returns.
+    """Run `work` as `action`; respond with the text that `work` returns.
 
     Not for the event loop. Raises HTTPException 403.
     """

@@ -39,7 +39,7 @@ _ROUNDS = 5
 
 
 def measure(home: Path, parts: Sequence[str], seconds: float) -> dict[str, Figures]:
-    """`median`, `least` and `most` of the rounds, each by figure, of the parts with these names.
+    """Return `median`, `least` and `most` of the rounds by figure, of the parts of these names.
 
     `seconds` is what a figure takes in a round. Works in a folder in `home`. Raises StackError,
     OSError, RuntimeError.

@@ -100,7 +100,7 @@ def _loaded(
 
 
 def _make(folder: Path, number: int) -> tuple[Path, Path]:
-    """Two files with the same keys and other values.
+    """Make two files with the same keys and other values.
 
     `k` is even in the first and odd in the second.
     """

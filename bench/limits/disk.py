@@ -26,7 +26,7 @@ _FILE_BYTES = 2**28
 
 @contextmanager
 def disk(folder: Path) -> Iterator[Round]:
-    """Files in `folder`, which is there already."""
+    """Measure files in `folder`, which must exist."""
     path = folder / "appended"
 
     def take(seconds: float) -> Figures:

@@ -52,7 +52,7 @@ def active_escapes(backslashes: Ints) -> Ints:
 
 
 def positions_outside_quotes(data: Bytes, table: Mask, quote: int, *, escapes: bool) -> Ints:
-    """Positions of the bytes of `table` that are neither escaped nor between quotes, ascending.
+    """Return positions of bytes of `table` neither escaped nor between quotes, ascending.
 
     Quotes and backslashes left out. `quote` -1: there are no quotes. `escapes`: a backslash is one.
     """

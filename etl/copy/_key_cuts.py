@@ -75,7 +75,7 @@ def _values(kind: str, low: bytes, high: bytes, parts: int) -> list[bytes]:
 
 
 def _between_codes(low: list[int], high: list[int], base: int, parts: int) -> list[list[int]]:
-    """Sequences between two: what both begin with, and some more.
+    """Return sequences between two: what both begin with, and some more.
 
     `base` 0: one more than the largest code.
     """

@@ -304,7 +304,7 @@ def _decode_value(value: bytes, spelling: ValueSyntax) -> bytes:
 
 
 def typed_array(column: Column, raw: pa.LargeBinaryArray) -> pa.Array:
-    """Values as TiDB prints them, binary ones as their bytes, in the type of the column.
+    """Convert values as TiDB prints them, binary ones as their bytes, to the column's type.
 
     Raises ValueRefused.
     """

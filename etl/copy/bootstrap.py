@@ -43,7 +43,7 @@ class BootstrapPlanner:
         cluster_id: int,
         globs: Sequence[str] = (),
     ) -> None:
-        """`definitions`: the upstream's schema at the source's position.
+        """Prepare to plan; `definitions`: the upstream's schema at the source's position.
 
         `globs`: as `make_copy_plan` has it.
         """

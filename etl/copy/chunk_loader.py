@@ -69,7 +69,7 @@ class ChunkLoader:
         make: MakeLoads,
         sessions: int,
     ) -> None:
-        """`make` is called by `sessions` threads."""
+        """Prepare a loader; `make` is called by `sessions` threads."""
         self._downstream = downstream
         self._plan = plan
         self._copied = copied
@@ -162,7 +162,7 @@ class ChunkLoader:
     def _with_retries(
         self, session: MySQLSession, number: int, hold: Callable[[], None]
     ) -> CopiedChunk:
-        """Copy a chunk; again after transient errors.
+        """Copy a chunk, and again after transient errors.
 
         The chunk's row shows whether a commit went through.
         """

@@ -122,7 +122,7 @@ class CopyJob:
         self._run.set_totals(self._open_snapshot())
 
     def _acquire_lock(self) -> None:
-        """Be the only process that writes there."""
+        """Take the writer lock, by which this process alone writes to the downstream."""
         self._session.connect()
         self._checkpoint.create()
         deadline = time.monotonic() + LOCK_TIMEOUT_S
@@ -199,7 +199,7 @@ class CopyJob:
     # Ending
 
     def _complete(self) -> None:
-        """Indexes and what else comes after rows.
+        """Create indexes and what else comes after rows.
 
         Find every chunk there, and the tables with as many rows; write the checkpoint with it.
         """

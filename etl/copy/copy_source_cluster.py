@@ -143,7 +143,7 @@ class SourceCluster:
                 return found
 
     def planner(self, window: Window) -> WindowPlanner:
-        """Plans windows of at most that size, to be closed."""
+        """Return a planner of windows of at most that size; the caller closes it."""
 
         return WindowPlanner(self.pd.cluster_id, window, self.pd.tso, self._pumps, self.tls)
 

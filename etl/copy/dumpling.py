@@ -239,7 +239,7 @@ def _batch(
     where: tuple[str, int],
     spelling: ValueSyntax,
 ) -> pa.RecordBatch:
-    """Fields, in the order of `names`, as a batch in the order of the table's columns."""
+    """Return fields, in the order of `names`, as a batch in the table's order of columns."""
     file, offset = where
     at = {folded(name): number for number, name in enumerate(names)}
     columns = table.writable_columns

@@ -126,7 +126,7 @@ def _one_file(first: pa.Table, groups: Iterator[pa.Table]) -> Iterator[pa.Table]
 
 
 def _groups(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """Batches gathered to row groups."""
+    """Gather batches to row groups."""
     waiting: list[pa.RecordBatch] = []
     size = 0
     for batch in batches:

@@ -18,7 +18,7 @@ from sluice.tidb.schema import STATE_PUBLIC, Schema, Table
 
 
 def create_schema(schema: Schema, ts: int) -> DdlJob:
-    """CREATE DATABASE."""
+    """Return a CREATE DATABASE."""
     return DdlJob(
         ts,
         ts,
@@ -31,7 +31,7 @@ def create_schema(schema: Schema, ts: int) -> DdlJob:
 
 
 def create_object(table: Table, ts: int) -> DdlJob:
-    """CREATE TABLE, VIEW or SEQUENCE."""
+    """Return a CREATE TABLE, VIEW or SEQUENCE."""
     kind = (
         Action.CREATE_VIEW
         if table.is_view

@@ -85,7 +85,7 @@ class TableCreator:
                 self._check_computed(planned)
 
     def add_indexes(self, definitions: SourceSchema, doing: OnActivity) -> None:
-        """Indexes, then foreign keys, views and sequences."""
+        """Create indexes, then foreign keys, views and sequences."""
         for what in (0, 1):  # every index before the first foreign key
             for planned in self._plan.tables:
                 bare = bare_table(planned.table, indexes=self._indexes_after(planned))

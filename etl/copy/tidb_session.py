@@ -71,7 +71,7 @@ class TidbAddress(JsonDocument):
 
     @property
     def shown(self) -> str:
-        """host:port."""
+        """Return host:port."""
         return f"{self.host}:{self.port}"
 
     def password(self) -> str:

@@ -84,7 +84,7 @@ class RestoredFile(JsonDocument):
 
 
 def crc_and_size(path: Path) -> tuple[int, int]:
-    """CRC-32C and length of a file. Raises OSError."""
+    """Return CRC-32C and length of a file. Raises OSError."""
     crc = size = 0
     with path.open("rb") as file:
         while piece := file.read(_READ_BYTES):

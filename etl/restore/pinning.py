@@ -31,7 +31,7 @@ def pin(settings: Settings, job: Job, since: int, snapshot: str) -> None:
 
 
 def unpin(settings: Settings, job: Job) -> None:
-    """Forget it if the job is over."""
+    """Remove the job's pin if the job is over."""
     if job.entry().state in FINAL_STATES:
         Pins(Archive.open(settings.archive_url).storage).forget(_pin_name(job))
 

@@ -56,7 +56,7 @@ def stream(spark: Any, frame: Any, timeout_s: float) -> Iterator[pa.RecordBatch]
     """Yield the rows of `frame` as they come.
 
     A job that lets `timeout_s` pass between two batches is interrupted. Raises SilentSparkError for
-    such a one, and Spark's errors; see `sluice.etl.spark.errors.Judge`.
+    such a one, and Spark's errors; see `sluice.etl.spark.error_translation.ErrorTranslator`.
     """
     # DataFrame.toArrow would gather everything, and ask the server for a schema that is known.
     tables = spark.client.to_table_as_iterator(

@@ -64,7 +64,7 @@ class ArchiveEndpoint:
     """
 
     def __init__(self, settings: Settings, ts: int, run: PlanExecutor | None = None) -> None:
-        """`run`: where it is computed, Spark unless something else is given."""
+        """Prepare the endpoint; `run` executes what is computed, Spark by default."""
         self._settings = settings
         self._run = run
         self._archive = Archive.open(settings.archive_url)

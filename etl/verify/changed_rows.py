@@ -86,7 +86,7 @@ class ChangedRows:
         return self.tables.setdefault(table_id, ChangedTable())
 
     def add(self, table_id: int, payload: pa.Buffer) -> None:
-        """Images of a table, later than all that were added."""
+        """Add images of a table, later than all that were added."""
         found = self.table(table_id)
         with pa.ipc.open_stream(payload) as reader:
             found.images.append(reader.read_all())

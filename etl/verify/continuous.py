@@ -246,7 +246,7 @@ class ContinuousVerifier:
     # What was changed
 
     def _collect_changes(self) -> None:
-        """Know which rows were changed, unless some are waiting already."""
+        """Collect the rows that were changed, unless some are waiting already."""
         if self._changed or self._waiting:
             return
         checkpoint = self._downstream.checkpoint()

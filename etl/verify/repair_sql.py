@@ -52,7 +52,7 @@ class RepairStatements:
     more: int = 0
 
     def statements(self) -> Iterator[tuple[int, bytes]]:
-        """(rows, statement)."""
+        """Yield each statement with the number of its rows."""
         yield from self._deletes()
         rows = self.come.filter(pa.array(~self.unwritable))
         columns = self.place.writable_columns
@@ -130,7 +130,7 @@ def _signs(column: Column, array: pa.Array) -> pa.Array:
 
 
 def _exact(column: Column) -> Column:
-    """FLOATs are compared with all their digits."""
+    """Return a FLOAT column as a DOUBLE, so that all its digits are compared."""
     return replace(column, tp=column_types.DOUBLE) if column.kind == "float" else column
 
 

@@ -82,7 +82,7 @@ class ResultCollector:
         self.left[name] = ExcludedTable(name, why)
 
     def did(self, name: str, done: JobCounts) -> None:
-        """Progress."""
+        """Report progress."""
         self.run.did(name, done)
         self.run.doing(name)
 

@@ -169,7 +169,7 @@ class ExpectColumnsAndTypes(OwnExpectation):
 
 
 def _alike(one: str | None, other: str | None) -> bool:
-    """MariaDB's JSON is a LONGTEXT."""
+    """Return whether types are alike: MariaDB's JSON is a LONGTEXT."""
     return one == other or {one, other} == {"json", "longtext"}
 
 

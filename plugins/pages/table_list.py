@@ -69,7 +69,7 @@ def tables_document(
 
 
 def table_document(found: TableCatalog, replica: DownstreamTables, name: str) -> dict[str, Any]:
-    """Return one of them; `table` is None if nothing is known of it."""
+    """Return one table's document; its `table` is None if nothing is known of it."""
     table = found.named(name)
     return {
         "table": _table_document(table) if table else None,

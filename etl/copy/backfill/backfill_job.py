@@ -249,7 +249,7 @@ class BackfillJob:
         return not (self._request.where or plan.low or plan.high or plan.only)
 
     def _dropped(self, place: int) -> None:
-        """Replication drops it downstream, too."""
+        """End a table that was dropped upstream: replication drops it downstream, too."""
         state, plan = self._progress_state.tables[place], self._plan.tables[place]
         busy = self._busy()
         for number in [

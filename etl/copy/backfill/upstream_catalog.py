@@ -130,7 +130,7 @@ class UpstreamCatalog:
     def _with_retries(
         self, ask: Callable[[TidbSession], list[tuple[bytes | None, ...]]]
     ) -> list[tuple[bytes | None, ...]]:
-        """Over the connection that there is, or once more over a new one."""
+        """Call over the open connection, or once more over a new one."""
         fresh = self._session is None
         session = self._session = self._session or TidbSession(self.address)
         try:

@@ -75,7 +75,7 @@ def _check_changes(
     puts: np.ndarray,
     is_there: np.ndarray,
 ) -> None:
-    """`is_there`: whether there is a row of the image's key before all changes."""
+    """Check changes; `is_there`: there is a row of the image's key before all changes."""
     order = np.argsort(changed, kind="stable")
     own, put = changed[order], puts[order]
     before = is_there[order]
@@ -107,7 +107,7 @@ def _shown(version: TableVersion, rows: pa.Table, at: int) -> str:
 
 
 def _text(value: pa.Scalar) -> str:
-    """Text needn't be utf-8."""
+    """Return the bytes as text, which needn't be utf-8."""
     plain = (
         value.cast(pa.large_binary()).as_py()
         if pa.types.is_large_string(value.type)
@@ -171,7 +171,7 @@ def _occurrence_numbers(numbers: np.ndarray) -> np.ndarray:
 def value_codes(
     columns: Sequence[Column], rows: pa.Table, images: pa.Table
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Numbers from 0, equal for equal values in these columns."""
+    """Return numbers from 0, equal for equal values in these columns."""
     names = [column.name for column in columns]
     if not names:
         return np.zeros(rows.num_rows, np.int64), np.zeros(images.num_rows, np.int64)

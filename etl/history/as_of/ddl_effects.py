@@ -171,7 +171,7 @@ def _with_fraction(old: Column, new: Column, values: pa.Array) -> pa.Array:
 
 
 def _known_elements(column: Column, values: pa.Array) -> list[Any]:
-    """Text needn't be utf-8."""
+    """Return the values; texts as bytes, as they needn't be utf-8."""
     found: list[Any] = (
         values.cast(pa.large_binary()).to_pylist() if column.kind == "text" else values.to_pylist()
     )

@@ -38,7 +38,7 @@ def row_bytes(
 
 
 def _scalar(value: bytes) -> pa.LargeBinaryScalar:
-    """Made when it is needed: the first one of a process has pyarrow import pandas."""
+    """Return a scalar, made late: the first one of a process has pyarrow import pandas."""
     return pa.scalar(value, pa.large_binary())
 
 
@@ -105,7 +105,7 @@ def _document(text: bytes) -> bytes:
 
 
 def _number(text: str) -> Any:
-    """1 and 1.0 are one number, and so is what a double holds as one.
+    """Spell a number so that 1 and 1.0 are one, and so is what a double holds as one.
 
     Integers of 64 bits are exact.
     """

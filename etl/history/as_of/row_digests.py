@@ -77,7 +77,7 @@ def _digest_long(words: np.ndarray, begin: int, length: int) -> tuple[int, int]:
 
 
 def _digest_short(words: np.ndarray, begins: np.ndarray, lengths: np.ndarray) -> _Lanes:
-    """`lengths` descend."""
+    """Digest short texts, whose `lengths` descend."""
     a, b = (np.full(len(begins), seed) for seed in _SEEDS)
     count = -(-int(lengths[0]) // _WORD) if len(lengths) else 0
     # For each word, the number of strings that reach into it.

@@ -93,7 +93,7 @@ class TableVersion:
         return cls(table, {column.name: folded(column.name) for column in columns})
 
     def after(self, ddl: DdlJob, table: Table) -> TableVersion:
-        """Behind a DDL that leaves `table` of it. Raises AsOfError."""
+        """Return the version behind a DDL that leaves `table`. Raises AsOfError."""
         old = pair_columns(self.table, table, ddl)
         labels = {}
         for column in table.stored_columns:

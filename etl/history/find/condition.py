@@ -281,7 +281,7 @@ def _is_null(operand: Operand) -> _Node:
 
 
 def _same(left: Operand, right: Operand) -> _Node:
-    """Equal, or both NULL."""
+    """Compile a comparison that holds for equal values and for two NULLs."""
     equal, nulls = _compared("=", left, right), _both(pc.and_, _is_null(left), _is_null(right))
     return lambda rows, side: pc.or_(
         pc.fill_null(equal(rows, side), fill_value=False), nulls(rows, side)

@@ -212,7 +212,7 @@ class _TransactionRows:
         self._remaining = MAX_ROWS_SHOWN
 
     def read(self, offset: int, patience: TimeBudget) -> None:
-        """Into the view."""
+        """Read the transaction into the view."""
         view = self._view
         for batch in _batches(self._log, self._window, view.commit_ts, view.start_ts):
             if not view.complete:

@@ -43,7 +43,7 @@ class SearchQuery(JsonDocument):
 
     @property
     def wants_ddl(self) -> bool:
-        """DDL has no columns: it isn't looked for with a condition."""
+        """Return whether DDL is wanted; with a condition it isn't, as it has no columns."""
         return not (self.where or self.key) and (
             not self.kinds or DDL in self.kinds or DROP in self.kinds
         )

@@ -178,7 +178,7 @@ def _is_text(data: bytes | None) -> bool:
 def _split(
     values: pa.Array, fits: np.ndarray, convert: Callable[[pa.Array], pa.Array]
 ) -> Converted:
-    """`values` converted where they fit.
+    """Convert `values` where they fit.
 
     The others exactly: text as it is, numbers as text, bytes in hexadecimal.
     """

@@ -66,7 +66,7 @@ class LakeWriter:
         *,
         old_values: bool = True,
     ) -> None:
-        """`storage`: the archive's.
+        """Prepare a writer to the archive's `storage`.
 
         `segment`: its `(lo, hi]` (TSO); `token`: one that no other attempt has; `old_values`: see
         `LakeLayout.rows`.

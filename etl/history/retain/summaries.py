@@ -105,7 +105,7 @@ class CachedSummaries:
         self._forget("snapshots", snapshots)
 
     def _refresh_day(self, name: str, before: int) -> int:
-        """`before`: TiDB's schema version where the day begins, -1 if it isn't known.
+        """Refresh a day; `before`: TiDB's schema version where it begins, -1 if it isn't known.
 
         Returns that where it ends.
         """

@@ -39,7 +39,7 @@ def chunk_order(number: int, chunk: SourceChunk, table: Table, folder: str) -> s
 
 
 def write_snapshot_chunk(source: RowSource, storage: Storage, order: Mapping[str, Any]) -> str:
-    """Carry an order out; which files. Raises CopyError, OSError."""
+    """Carry an order out; return its files as JSON text. Raises CopyError, OSError."""
     table = Table.from_json(order["table"])
     batches = source.read(SourceChunk.from_json(order["chunk"]), table)
     files = write_files(storage, order["folder"], table, batches)

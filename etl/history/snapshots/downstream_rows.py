@@ -88,7 +88,7 @@ def read_page(
 
 
 def _with_documents(columns: Sequence[Column], batch: pa.RecordBatch) -> pa.RecordBatch:
-    """JSON as TiDB prints it, where the server has a spelling of its own."""
+    """Spell JSON as TiDB prints it, where the server has a spelling of its own."""
     for number, column in enumerate(columns):
         if column.kind == "json":
             texts = [

@@ -120,7 +120,7 @@ def roll_forward(
     on_file: Callable[[str, SnapshotFile], None] = lambda name, file: None,
     doing: Callable[[str], None] = lambda what: None,
 ) -> Callable[[Sequence[str]], list[str]]:
-    """Carries out orders of `sluice.etl.history.snapshots.chunk_writer.chunk_order`.
+    """Return a function for orders of `sluice.etl.history.snapshots.chunk_writer.chunk_order`.
 
     `on_file` is called with each file that a table gets, `doing` with what is computed. Raises
     SnapshotError, AsOfError, relay errors, SparkError.

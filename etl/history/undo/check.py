@@ -279,7 +279,7 @@ def _null_where(texts: pa.Array, values: pa.Array) -> pa.Array:
 
 
 def _folded(sql: bytes) -> bytes:
-    """Alike for values that a collation may take for equal."""
+    """Fold a value so that values which a collation may take for equal are alike."""
     return (
         sql.decode("utf-8", "surrogateescape")
         .casefold()

@@ -88,7 +88,7 @@ class PipelineCollector:
         return iter(())
 
     def collect(self) -> Iterator[Metric]:
-        """prometheus_client's collector protocol."""
+        """Yield the metrics of a sample, as prometheus_client's collectors do."""
         looked = self._latest()
         yield from families(looked.seen)
         yield _by_pipeline(

@@ -41,7 +41,7 @@ class ChangedKeys:
     def __init__(
         self, relay: RelayLog, newest: PrepareLatest, filters: Filter, since: int, until: int
     ) -> None:
-        """Keys count that were touched after `since` through `until` (TSO)."""
+        """Prepare to collect keys that were touched after `since` through `until` (TSO)."""
         self._relay = relay
         self._prepare = newest
         self._filters = filters
@@ -79,7 +79,7 @@ class ChangedKeys:
                 )
 
     def advance(self, ts: int) -> None:
-        """Be at `ts` (TSO), which is landed. Raises as `gather`."""
+        """Go on to `ts` (TSO), which is landed. Raises as `collect`."""
         for _ in self._advance_through(ts, self._later):
             pass
 

@@ -68,7 +68,7 @@ class LatestRows:
 
 
 def merged_with_later(table: Table, rows: pa.Table, later: pa.Table) -> pa.Table:
-    """`rows` as they are after `later` ones; keys that are in `later` alone aren't among them."""
+    """Return `rows` as they are after `later` ones, without keys that only `later` has."""
     if not rows.num_rows or not later.num_rows:
         return rows
     mine, others = key_codes_of(table, [rows, later])
