@@ -34,16 +34,13 @@ from sluice.etl.settings import SettingsError, Spark
 from sluice.etl.spark.error_translation import is_closed_session, summary_line
 from sluice.etl.spark.errors import SparkUnavailableError
 from sluice.etl.spark.remote_workers import WorkerRequirements
-from sluice.etl.spark.session_target import SessionTarget
+from sluice.etl.spark.session_target import BATCH, SessionLease, SessionTarget
 
 # The error that comes of it has it, too.
 warnings.filterwarnings("ignore", message=r".*RETRIES_EXCEEDED", category=UserWarning)
 
 _NAMESPACE = uuid.UUID("5b0f8c1e-6c6e-4f53-9f0e-3d1f7a1f0c55")
 _CONFS = {
-    # A window is small and each partition is a task of its own: nothing to coalesce or to re-plan.
-    "spark.sql.adaptive.enabled": "false",
-    "spark.sql.shuffle.partitions": "2",
     # Batches to Python workers: bounded by bytes, since a row may hold a whole transaction.
     "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
     "spark.sql.execution.arrow.maxBytesPerBatch": str(16 * 2**20),
@@ -51,6 +48,15 @@ _CONFS = {
     # It keeps the last sixteen plans with the rows in them: the archive's are megabytes, and never
     # come again.
     "spark.connect.session.planCache.enabled": "false",
+}
+_WINDOWS = {
+    # A window is small and each partition is a task of its own: nothing to coalesce or to re-plan.
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.shuffle.partitions": "2",
+}
+_TABLES = {
+    # Whole tables are shuffled and aggregated; Spark makes partitions of a size that fits.
+    "spark.sql.adaptive.enabled": "true",
 }
 _MAX_GENERATIONS = 1_000
 _CHANNEL_OPTIONS = [
@@ -79,18 +85,36 @@ def session_id(session_name: str, generation: int = 0) -> str:
 
 
 def connect(place: SessionTarget, timeout_s: float = 60.0) -> SparkSession:
-    """Attach to the session of a role ("land", "apply") on a relay log or archive; see `attach`."""
-    return attach(
-        place.server, f"{place.role} {place.url}", timeout_s, places=(place.url, *place.also)
-    )
+    """Attach to the session of a role ("land", "apply") on a relay log or archive; see `attach`.
+
+    For the role BATCH a session is leased until `close`.
+    """
+    lease = SessionLease() if place.role == BATCH else None
+    name = f"{place.role if lease is None else lease.role} {place.url}"
+    confs = _WINDOWS if lease is None else _TABLES
+    try:
+        places = (place.url, *place.also)
+        spark = attach(place.server, name, timeout_s, places=places, confs=confs)
+    except BaseException:
+        if lease is not None:
+            lease.release()
+        raise
+    spark.sluice_lease = lease
+    return spark
 
 
 def attach(
-    server: Spark, session_name: str, timeout_s: float = 60.0, *, places: Sequence[str] = ()
+    server: Spark,
+    session_name: str,
+    timeout_s: float = 60.0,
+    *,
+    places: Sequence[str] = (),
+    confs: Mapping[str, str] = _WINDOWS,
 ) -> SparkSession:
     """Attach to the session that `session_name` stands for.
 
-    Its workers read and write at `places`, URLs.
+    Its workers read and write at `places`, URLs. `confs`: settings of Spark's, on top of those that
+    all sessions have.
 
     Jobs left in it are interrupted. Waits up to `timeout_s` for a server that is starting. Raises
     SparkUnavailableError; SettingsError where the settings can't reach the server, where it was
@@ -101,7 +125,7 @@ def attach(
     generation = 0
     while True:
         try:
-            return _attach(server, session_id(session_name, generation), places)
+            return _attach(server, session_id(session_name, generation), places, confs)
         except _OtherVersionInstalled:
             generation += 1
             continue
@@ -143,13 +167,17 @@ def interrupt_all() -> None:
 
 
 def close(spark: SparkSession) -> None:
-    """Close the connection; the session stays on the server."""
+    """Close the connection, and end its lease; the session stays on the server."""
     _attached.discard(spark)
     with contextlib.suppress(Exception):
         spark.client.close()
+    if (lease := getattr(spark, "sluice_lease", None)) is not None:
+        lease.release()
 
 
-def _attach(server: Spark, identifier: str, places: Sequence[str]) -> SparkSession:
+def _attach(
+    server: Spark, identifier: str, places: Sequence[str], confs: Mapping[str, str]
+) -> SparkSession:
     spark = SparkSession(connection=Channel(server, identifier))
     try:
         client: Any = spark.client
@@ -170,7 +198,7 @@ def _attach(server: Spark, identifier: str, places: Sequence[str]) -> SparkSessi
             get_status=15.0,
             fetch_error_details=15.0,
         )
-        _make_ready(server, spark, places)
+        _make_ready(server, spark, places, confs)
         _attached.add(spark)
         return spark
     except BaseException:
@@ -178,7 +206,7 @@ def _attach(server: Spark, identifier: str, places: Sequence[str]) -> SparkSessi
         raise
 
 
-def _make_ready(server: Spark, spark: Any, places: Sequence[str]) -> None:
+def _make_ready(server: Spark, spark: Any, places: Sequence[str], confs: Mapping[str, str]) -> None:
     mark, master = spark.client.get_config_with_defaults((_MARK, ""), ("spark.master", ""))
     needs = WorkerRequirements(server, master or "")
     needs.check_places(places)
@@ -189,7 +217,8 @@ def _make_ready(server: Spark, spark: Any, places: Sequence[str]) -> None:
         raise _OtherVersionInstalled
     if not mark:
         needs.send(spark)
-    configure(spark, server, _CONFS | needs.confs | {_MARK: needs.mark})
+    own = {**_CONFS, **confs, **needs.confs, _MARK: needs.mark}
+    configure(spark, server, own)
     needs.note(spark)
 
 

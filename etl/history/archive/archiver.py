@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import logging
-import secrets
 import time
 from collections.abc import Iterator
 
@@ -38,7 +37,7 @@ from sluice.etl.history.archive.worker import BuildSegments
 from sluice.etl.history.errors import ArchiveGapError, NotYetLandedError, OtherClusterError
 from sluice.etl.retry import RetryBackoff
 from sluice.etl.settings import Settings
-from sluice.etl.spark.session_target import SessionTarget
+from sluice.etl.spark.session_target import BATCH, SessionTarget
 from sluice.relay import ClaimLostError, RelayError, RoleClaim, WindowRecord
 from sluice.relay.archive import Archive, ArchiveConflictError, sync_overrides
 from sluice.relay.consumers import Consumers
@@ -114,7 +113,9 @@ class Archiver:
         self._consumers = Consumers(self._relay)
         work = BuildSegments.from_settings(settings, settings.relay.url)
         self._queue = SegmentQueue(
-            jobs or _on_spark(settings, ROLE), work, settings.archive.worker_count
+            jobs or _on_spark(settings, settings.spark_role(ROLE)),
+            work,
+            settings.archive.worker_count,
         )
         self._segment_bytes = segment_bytes
         self._claim: RoleClaim | None = None
@@ -142,7 +143,7 @@ class Archiver:
 
         It works without the claim, and in a Spark session of its own.
         """
-        jobs = jobs or _on_spark(settings, f"{ROLE} {secrets.token_hex(6)}")
+        jobs = jobs or _on_spark(settings, BATCH)
         archiver = cls(settings, stop=stop, on_segment=on_segment, jobs=jobs)
         archiver._is_beside = True
         return archiver
@@ -333,7 +334,5 @@ class Archiver:
 
 def _on_spark(settings: Settings, role: str) -> SparkSegmentBuilder:
     work = BuildSegments.from_settings(settings, settings.relay.url)
-    place = SessionTarget(
-        settings.spark, settings.spark_role(role), settings.relay.url, (settings.archive_url,)
-    )
+    place = SessionTarget(settings.spark, role, settings.relay.url, (settings.archive_url,))
     return SparkSegmentBuilder(place, work)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-import secrets
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -15,7 +14,7 @@ from typing import Any
 from sluice.etl.history.archive._segment_queue import SegmentBuilder, SparkSegmentBuilder
 from sluice.etl.history.archive.verifying import TASK_SCHEMA, ReadSegments
 from sluice.etl.settings import Settings
-from sluice.etl.spark.session_target import SessionTarget
+from sluice.etl.spark.session_target import BATCH, SessionTarget
 from sluice.relay import RelayGapError
 from sluice.relay.archive import Archive, ArchiveSegment
 
@@ -75,9 +74,8 @@ def check(
     """
     summary = CheckSummary()
     work = ReadSegments(settings.archive_url)
-    role = f"{ROLE} {secrets.token_hex(6)}"  # a session of its own: another check's jobs go on
     jobs = jobs or SparkSegmentBuilder(
-        SessionTarget(settings.spark, role, settings.archive_url), work, tasks=TASK_SCHEMA
+        SessionTarget(settings.spark, BATCH, settings.archive_url), work, tasks=TASK_SCHEMA
     )
     with contextlib.closing(jobs), ThreadPoolExecutor(settings.archive.worker_count) as threads:
         segments = _chain(Archive.open(settings.archive_url), from_ts, to_ts, summary)

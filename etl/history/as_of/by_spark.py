@@ -8,12 +8,12 @@ back.
 from __future__ import annotations
 
 import contextlib
-import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
-import pyarrow as pa
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from sluice.etl.history.as_of.aggregations import AggregateResult, Aggregation
 from sluice.etl.history.as_of.bucket import ShufflePiece
@@ -25,11 +25,12 @@ from sluice.etl.settings import Spark
 from sluice.etl.spark import session as spark_session
 from sluice.etl.spark.error_translation import ErrorTranslator
 from sluice.etl.spark.errors import WorkerError
-from sluice.etl.spark.job import TaskFrame, stream
+from sluice.etl.spark.job import stream
+from sluice.etl.spark.job_calls import WorkerFunction
 from sluice.etl.spark.remote_workers import wrap_for_workers
-from sluice.etl.spark.session_target import SessionTarget
+from sluice.etl.spark.session_target import BATCH, SessionTarget
 
-TASKS = pa.schema([pa.field("number", pa.int32())])
+_PIECE_TYPES = from_arrow_schema(PIECES)
 _ORDER = ("bucket", "step", "table_id", "task", "number")
 _JOB_TIMEOUT_S = 3600.0
 
@@ -38,8 +39,7 @@ class SparkExecution:
     """Runs plans on a Spark Connect server."""
 
     def __init__(self, server: Spark, archive_url: str) -> None:
-        # A session of its own: two that share one would end each other's jobs.
-        self._place = SessionTarget(server, f"as-of {secrets.token_hex(6)}", archive_url)
+        self._place = SessionTarget(server, BATCH, archive_url)
 
     def __call__(self, plan: TimeTravelPlan, finish: Aggregation) -> Iterator[AggregateResult]:
         """Yield results as they come. Raises AsOfError, SparkError."""
@@ -47,7 +47,8 @@ class SparkExecution:
             spark = spark_session.connect(self._place)
             try:
                 compute = wrap_for_workers(spark, Aggregate(replace(plan, tasks=()), finish))
-                computed = ordered_pieces(spark, plan).mapInArrow(compute, RESULT_TYPES)
+                pieces = ordered_pieces(spark, plan, partial(wrap_for_workers, spark))
+                computed = pieces.mapInArrow(compute, RESULT_TYPES)
                 for batch in stream(spark, computed, _JOB_TIMEOUT_S):
                     for row in batch.to_pylist():
                         yield AggregateResult(**row)
@@ -57,10 +58,16 @@ class SparkExecution:
                 spark_session.close(spark)
 
 
-def ordered_pieces(spark: Any, plan: TimeTravelPlan) -> Any:
-    """Return the frame of a plan's pieces, each bucket's together and in order."""
-    tasks = pa.table({"number": pa.array(range(len(plan.tasks)), pa.int32())}, schema=TASKS)
-    dealt = TaskFrame(spark, Shuffle(plan), TASKS, PIECES).of(tasks)
+def ordered_pieces(
+    spark: Any, plan: TimeTravelPlan, wrap: Callable[[WorkerFunction], WorkerFunction]
+) -> Any:
+    """Return the frame of a plan's pieces, each bucket's together and in order.
+
+    A portion is a task of its own. So a lost executor or a straggler costs one of them, and Spark
+    asks for as many executors as there is work. `wrap` prepares a function for the workers.
+    """
+    number = max(1, len(plan.tasks))
+    dealt = spark.range(0, len(plan.tasks), 1, number).mapInArrow(wrap(Shuffle(plan)), _PIECE_TYPES)
     return dealt.repartition(plan.buckets, "bucket").sortWithinPartitions(*_ORDER)
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -16,9 +17,11 @@ from sluice.etl.history.as_of.worker import Aggregate
 from sluice.etl.settings import Spark
 from sluice.etl.spark import session as spark_session
 from sluice.etl.spark.error_translation import ErrorTranslator
+from sluice.etl.spark.job_calls import WorkerFunction
 from sluice.etl.spark.remote_workers import wrap_for_workers
+from sluice.etl.spark.session_target import BATCH, SessionTarget
 
-__all__ = ["TableFrames", "as_frames"]
+__all__ = ["TableFrames", "as_frames", "frames_in"]
 
 _TYPES = {
     pa.int64(): "bigint",
@@ -50,32 +53,16 @@ class TableFrames:
 
 
 @contextlib.contextmanager
-def as_frames(past: TimeTravelQuery, server: Spark, session_name: str) -> Iterator[TableFrames]:
+def as_frames(past: TimeTravelQuery, server: Spark) -> Iterator[TableFrames]:
     """Open the tables of `past` as frames with the lake's types, in a session on `server`.
 
-    No more than one process at a time has a session of that name. Raises AsOfError, SparkError.
+    Nothing else uses the session meanwhile. Raises AsOfError, SparkError.
     """
     with past.held(), restored_errors(), ErrorTranslator().translating():
-        spark = spark_session.attach(server, session_name, places=(past.archive_url,))
-        kept = []
+        spark = spark_session.connect(SessionTarget(server, BATCH, past.archive_url))
+        kept: list[Any] = []
         try:
-            frames: dict[str, Any] = {}
-            for plan in past.asked.plans:
-                compute = wrap_for_workers(spark, Aggregate(replace(plan, tasks=()), CollectRows()))
-                payloads = ordered_pieces(spark, plan).mapInArrow(compute, RESULT_TYPES).persist()
-                kept.append(payloads)
-                own = {
-                    name
-                    for buckets in plan.families
-                    for name in buckets.family.results[past.moments[-1]]
-                }
-                for name in sorted(own & past.tables.keys()):
-                    of_table = payloads.where(
-                        (payloads["name"] == name) & (payloads["moment"] == past.moments[-1])
-                    )
-                    found = past.tables[name]
-                    typed = wrap_for_workers(spark, TypedRows(found.table, found.left_out))
-                    frames[name] = of_table.mapInArrow(typed, _ddl(past, name))
+            frames = frames_in(spark, past, partial(wrap_for_workers, spark), kept)
             yield TableFrames(spark, frames)
         finally:
             with contextlib.suppress(Exception):  # the session's end takes them as well
@@ -83,6 +70,36 @@ def as_frames(past: TimeTravelQuery, server: Spark, session_name: str) -> Iterat
                     payloads.unpersist()
                 spark.interruptAll()
             spark_session.close(spark)
+
+
+def frames_in(
+    spark: Any,
+    past: TimeTravelQuery,
+    wrap: Callable[[WorkerFunction], WorkerFunction],
+    kept: list[Any],
+) -> dict[str, Any]:
+    """Return the tables of `past` by name as frames of a session, classic or Connect.
+
+    Each is computed once, when it is needed first: `kept` gets the frames that hold the results
+    until their `unpersist`. `wrap` prepares a function for the session's workers. What is read must
+    be held (`TimeTravelQuery.held`) for as long as the frames are used.
+    """
+    frames: dict[str, Any] = {}
+    for plan in past.asked.plans:
+        compute = wrap(Aggregate(replace(plan, tasks=()), CollectRows()))
+        payloads = ordered_pieces(spark, plan, wrap).mapInArrow(compute, RESULT_TYPES).persist()
+        kept.append(payloads)
+        own = {
+            name for buckets in plan.families for name in buckets.family.results[past.moments[-1]]
+        }
+        for name in sorted(own & past.tables.keys()):
+            of_table = payloads.where(
+                (payloads["name"] == name) & (payloads["moment"] == past.moments[-1])
+            )
+            found = past.tables[name]
+            typed = wrap(TypedRows(found.table, found.left_out))
+            frames[name] = of_table.mapInArrow(typed, _ddl(past, name))
+    return frames
 
 
 def _ddl(past: TimeTravelQuery, name: str) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
-import secrets
 from collections.abc import Callable, Iterator
 
 from sluice.etl.changes.planning import BatchPayload, WindowPayload
@@ -18,7 +17,7 @@ from sluice.etl.history.find.scan import FindInWindows, WindowSearch, wanted_tab
 from sluice.etl.history.history_log import HistoryLog, LogRange
 from sluice.etl.settings import Settings
 from sluice.etl.spark.job_calls import JobCalls
-from sluice.etl.spark.session_target import SessionTarget
+from sluice.etl.spark.session_target import BATCH, SessionTarget
 from sluice.relay import WindowRecord
 
 MAX_LOCAL_CHANGES = 1_000_000
@@ -120,10 +119,8 @@ class _RangeSearch:
         first = next(batches, None)
         if first is None:
             return
-        # A session of its own: another search's is not to be interrupted.
-        role = f"find {secrets.token_hex(6)}"
         calls = JobCalls(
-            SessionTarget(self._settings.spark, role, self._range.url),
+            SessionTarget(self._settings.spark, BATCH, self._range.url),
             FindInWindows(self._range.url, self._query.to_json()),
             _JOB_TIMEOUT_S,
         )
