@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -10,7 +10,6 @@ from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
     DataSourceStreamReader,
-    Filter,
     InputPartition,
 )
 from pyspark.sql.types import StructType
@@ -18,7 +17,6 @@ from pyspark.sql.types import StructType
 from sluice.etl.spark.remote_workers import with_credentials
 from sluice.spark.columns import ChangeColumns, find_table
 from sluice.spark.portions import PortionReader, plan_portions
-from sluice.spark.pushdown import push_filters
 from sluice.spark.query import ChangeQuery, check_range
 from sluice.spark.stream import ChangePartition, ChangeStreamReader, StreamOptions
 
@@ -28,8 +26,7 @@ FORMAT = "sluice"
 
 
 def register(spark: Any) -> None:
-    """Make the format known to a session, classic or Connect, with filters pushed down."""
-    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    """Make the format known to a session, classic or Connect."""
     spark.dataSource.register(SluiceDataSource)
 
 
@@ -71,17 +68,15 @@ class SluiceDataSource(DataSource):  # type: ignore[misc] # pyspark has no types
 
 
 class ChangeReader(DataSourceReader):  # type: ignore[misc]
-    """Reads the changes of a bound query."""
+    """Reads the changes of a bound query.
+
+    It takes no filters over: Spark 4.3 keeps what a source has read its first filters into, and
+    reads the same where the frame is used again, with other filters or none.
+    """
 
     def __init__(self, portions: PortionReader) -> None:
         self._portions = portions
         self._read = with_credentials(portions)
-
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Take filters over, and return those that Spark must apply itself."""
-        self._portions, left = push_filters(self._portions, filters)
-        self._read = with_credentials(self._portions)
-        return left
 
     def partitions(self) -> Sequence[InputPartition]:
         """Return a partition a portion."""

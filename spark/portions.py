@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from sluice.etl.changes.recorded_schema import RecordedSchema, SchemaTimeline
 from sluice.etl.history.history_log import HistoryLog, LogRange
@@ -23,7 +22,7 @@ from sluice.spark.columns import ChangeColumns, ids_named, is_named
 from sluice.spark.query import ChangeQuery, check_range
 from sluice.tidb.table_name import TableName
 
-__all__ = ["Portion", "PortionReader", "RowTest", "concerned_windows", "plan_portions"]
+__all__ = ["Portion", "PortionReader", "concerned_windows", "plan_portions"]
 
 PORTION_CHANGES, PORTION_BYTES = 200_000, 64 << 20
 """What a task reads: some seconds of work, so that a lost executor or a straggler costs no more."""
@@ -36,13 +35,6 @@ class Portion(NamedTuple):
 
     since: int
     until: int
-
-
-class RowTest(NamedTuple):
-    """A row is wanted if its value of the column is one of these."""
-
-    column: str
-    values: tuple[Any, ...]
 
 
 def concerned_windows(
@@ -82,8 +74,6 @@ class PortionReader:
 
     query: ChangeQuery
     columns: ChangeColumns
-    tests: tuple[RowTest, ...] = ()
-    """Rows that fail one of them are left out."""
     is_stream: bool = False
     """Whether DDL behind the query's begin may add columns, which ends it."""
 
@@ -134,7 +124,4 @@ class PortionReader:
                 self.columns.check_newer(table, commit_ts)
             layout = LakeLayout.for_table(table)
             rows = self.columns.fit(layout.rows(table, own), table, layout)
-            for test in self.tests:
-                kind = rows.schema.field(test.column).type
-                rows = rows.filter(pc.is_in(rows[test.column], pa.array(test.values, kind)))
             yield from rows.to_batches(max_chunksize=_BATCH_ROWS)

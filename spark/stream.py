@@ -78,8 +78,8 @@ class ChangeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  
         self._options = options
         self._read = with_credentials(PortionReader(query, columns, is_stream=True))
         self._target: int | None = None
-        self._looked: tuple[int, float] = -1, 0.0
-        """The offset behind which there was nothing, and when (monotonic s) that was seen."""
+        self._idle: tuple[int, int, float] = -1, 0, 0.0
+        """The offset behind which there was nothing, through which TSO, and when (monotonic s)."""
 
     def initialOffset(self) -> Offset:
         """Return where a new query begins, and mark it in the relay log."""
@@ -98,22 +98,29 @@ class ChangeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  
         Raises ChangesError if some of what follows `start` has been removed, relay errors.
         """
         begin = start["tso"]
-        if self._looked[0] == begin and time.monotonic() - self._looked[1] < _LOOK_INTERVAL_S:
+        idle, looked, when = self._idle
+        if idle != begin:
+            looked = begin
+        elif time.monotonic() - when < _LOOK_INTERVAL_S:
             return start
         past = self._query.past()
         last = past.last if self._target is None else min(self._target, past.last)
         if begin < last:
             check_range(past, begin, last)
-            end = self._end_of_batch(past, begin, last, limit)
+            end = self._end_of_batch(past, begin, (looked, last), limit)
             if end > begin:
                 return {"tso": end}
-        self._looked = begin, time.monotonic()
+        self._idle = begin, max(looked, last), time.monotonic()
         return start
 
-    def _end_of_batch(self, past: HistoryLog, begin: int, last: int, limit: ReadLimit) -> int:
+    def _end_of_batch(
+        self, past: HistoryLog, begin: int, unread: tuple[int, int], limit: ReadLimit
+    ) -> int:
+        """Return where a batch from `begin` on ends; `unread`: the range that may hold changes."""
         is_limited = not isinstance(limit, ReadAllAvailable)
         through, changes = begin, 0
-        found = concerned_windows(past, self._query.table, begin, last)
+        looked, last = unread
+        found = concerned_windows(past, self._query.table, looked, last) if looked < last else ()
         for windows, window in enumerate(found):
             is_full = changes + window.changes > self._options.max_rows
             if changes and is_limited and (is_full or windows == self._options.max_windows):

@@ -11,14 +11,6 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pyspark.sql.datasource import (
-    EqualTo,
-    GreaterThan,
-    GreaterThanOrEqual,
-    In,
-    LessThan,
-    LessThanOrEqual,
-)
 from pyspark.sql.types import StructType
 
 from sluice.etl.history.archive import archive_through
@@ -138,57 +130,6 @@ def _identities(rows: list[Row]) -> list[Any]:
     found = sorted((r["_commit_ts"], r["_start_ts"], r["_pos"], r["_op"]) for r in rows)
     assert len(set(found)) == len(found)
     return found
-
-
-_OPERATORS = {
-    GreaterThan: lambda a, b: a > b,
-    GreaterThanOrEqual: lambda a, b: a >= b,
-    LessThan: lambda a, b: a < b,
-    LessThanOrEqual: lambda a, b: a <= b,
-    EqualTo: lambda a, b: a == b,
-    In: lambda a, b: a in b,
-}
-
-
-def test_filters_that_are_pushed_down_keep_exactly_what_they_say(little: Settings) -> None:
-    rows = load(source(little, "bank.cart"))
-    values = {
-        name: sorted({r[name] for r in rows if r[name] is not None})
-        for name in ("uid", "sku", "qty", "_op", "_commit_ts", "_commit_time")
-    }
-
-    def one_filter(draw: Any) -> Any:
-        kind = draw(st.sampled_from(list(_OPERATORS)))
-        name = draw(st.sampled_from(sorted(values)))
-        chosen = st.sampled_from(values[name])
-        value = (
-            tuple(draw(st.lists(chosen, min_size=1, max_size=3))) if kind is In else draw(chosen)
-        )
-        return kind((name,), value)
-
-    @settings(max_examples=30)
-    @given(st.data())
-    def as_they_say(data: Any) -> None:
-        filters = [one_filter(data.draw) for _ in range(data.draw(st.integers(1, 3)))]
-        of = source(little, "bank.cart")
-        reader = of.reader(of.schema())
-        left = list(reader.pushFilters(filters))
-        assert all(any(each is one for one in filters) for each in left)
-        assert not any(
-            isinstance(f, EqualTo | In) and f.attribute != ("_commit_time",) for f in left
-        )
-        assert not any(f.attribute == ("_commit_ts",) for f in left)
-        found = [row for row in read(reader) if _fits(row, left)]
-        assert _identities(found) == _identities([row for row in rows if _fits(row, filters)])
-
-    as_they_say()
-
-
-def _fits(row: dict[str, Any], filters: Any) -> bool:
-    return all(
-        row[f.attribute[0]] is not None and _OPERATORS[type(f)](row[f.attribute[0]], f.value)
-        for f in filters
-    )
 
 
 @pytest.fixture

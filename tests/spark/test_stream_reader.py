@@ -15,6 +15,8 @@ from pyspark.sql.types import StructType
 from sluice.relay import RelayLog
 from sluice.relay.consumers import Consumers, applies
 from sluice.spark import ChangesError, SluiceDataSource
+from sluice.spark import stream as stream_module
+from sluice.spark.portions import concerned_windows
 from sluice.spark.stream import ChangeStreamReader
 from sluice.tidb import tso
 from tests.etl.relay_from_recording import RECORDINGS, land
@@ -176,6 +178,33 @@ def test_without_changes_of_its_table_a_stream_moves_on_once_a_minute(tmp_path: 
     told.insert(other, {"id": 2, "a": "x"})
     moved = stream(log, "d.t").latestOffset(start, ReadAllAvailable())
     assert moved == reader.reportLatestOffset() and reader.partitions(start, moved) == []
+
+
+def test_while_its_table_is_idle_a_stream_reads_each_record_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = Story(None, tmp_path)  # type: ignore[arg-type]
+    told.create(TABLE, "CREATE TABLE t")
+    other = told.create(replace(TABLE, id=22, name="u"), "CREATE TABLE u")
+    log = RelayLog.open(told.url)
+    monkeypatch.setattr(stream_module, "_LOOK_INTERVAL_S", 0.0)
+    ranges: list[tuple[int, int]] = []
+
+    def noted(past: Any, name: Any, since: int, until: int) -> Any:
+        ranges.append((since, until))
+        return concerned_windows(past, name, since, until)
+
+    monkeypatch.setattr(stream_module, "concerned_windows", noted)
+    reader = stream(log, "d.t")
+    start = reader.initialOffset()
+    for number in range(3):
+        told.insert(other, {"id": number, "a": "x"})
+        assert reader.latestOffset(start, reader.getDefaultReadLimit()) == start
+        assert reader.latestOffset(start, reader.getDefaultReadLimit()) == start
+    assert [since for since, _ in ranges] == [start["tso"], *(until for _, until in ranges[:-1])]
+    told.insert(TABLE, {"id": 1, "a": "mine"})
+    end = reader.latestOffset(start, reader.getDefaultReadLimit())
+    assert [row["a"] for row in rows_between(reader, start, end)] == ["mine"]
 
 
 @pytest.mark.parametrize(
