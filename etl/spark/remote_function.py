@@ -5,7 +5,6 @@ Calls go to persistent workers, one or several, and are jobs where no worker com
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -37,21 +36,19 @@ class RemoteFunction:
         session: tuple[Any, Spark],
         function: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]],
         schemas: tuple[pa.Schema, pa.Schema],
-        judge: ErrorTranslator,
+        errors: ErrorTranslator,
     ) -> None:
         """`session`: of `sluice.etl.spark.session`, on this server.
 
-        `function` maps batches in the first of the schemas to batches in the second. `judge`
+        `function` maps batches in the first of the schemas to batches in the second. `errors`
         outlives the session.
         """
         spark, server = session
         self._spark = spark
         self._server = server
-        self._errors = judge
+        self._errors = errors
         self._frame = TaskFrame(spark, function, *schemas)
-        self._standing = PersistentWorker(spark, server, function, schemas)
         self._pool = WorkerPool(lambda: PersistentWorker(spark, server, function, schemas))
-        self._lock = threading.Lock()
         self._fallback_until = 0.0
         """Until this time (monotonic clock, s) all calls are jobs."""
 
@@ -67,17 +64,8 @@ class RemoteFunction:
         """
         with self._errors.translating():
             try:
-                if time.monotonic() < self._fallback_until:
-                    pass
-                elif alone:
-                    with self._lock:
-                        if self._standing.is_ready():
-                            yield from self._standing.call(tasks, timeout_s)
-                            return
-                else:
-                    with self._lock:
-                        self._standing.release()
-                    yield from self._pool(tasks, timeout_s)
+                if time.monotonic() >= self._fallback_until:
+                    yield from (self._pool.on_one if alone else self._pool)(tasks, timeout_s)
                     return
             except NoWorkerAvailable:
                 pass
@@ -92,10 +80,8 @@ class RemoteFunction:
 
         It starts Python, and loads what it needs.
         """
-        with self._lock:
-            self._standing.is_ready()
+        self._pool.warm_up()
 
     def release(self) -> None:
         """Give the persistent workers' cores back, also during calls."""
-        self._standing.release()
         self._pool.release()

@@ -1,10 +1,12 @@
-"""Several persistent workers that share the rows of large calls.
+"""Persistent workers: one for small calls, and several that share the rows of large ones.
 
-So a backlog needs no Spark job for each window. Each member is a task of one pool of threads and,
-while there is something to do, a persistent worker (`sluice.etl.spark.persistent_worker`). It takes
-a row once its worker is ready, so no row waits for a worker that finds no free core. Members
-release their workers soon after the last row, and after `_MAX_LIFETIME_S` at the latest: another
-job that waits for a core gets it then.
+So neither a small window nor a backlog needs a Spark job for each window. The one for small calls
+stays: it is called in the caller's thread, which costs no hand-over. A large call releases it.
+
+Each member of the others is a task of one pool of threads and, while there is something to do, a
+persistent worker (`sluice.etl.spark.persistent_worker`). It takes a row once its worker is ready,
+so no row waits for a worker that finds no free core. Members release their workers soon after the
+last row, and after `_MAX_LIFETIME_S` at the latest: another job that waits for a core gets it then.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import pyarrow as pa
@@ -57,6 +59,9 @@ class WorkerPool:
     def __init__(self, make: Callable[[], PersistentWorker]) -> None:
         """`make`: returns a worker that has no other caller."""
         self._make = make
+        self._one: PersistentWorker | None = None
+        self._one_lock = threading.Lock()
+        """Held while the worker for small calls is at work."""
         self._pool = _thread_pool()
         self._changed = threading.Condition()
         self._waiting: deque[_PendingRow] = deque()
@@ -77,6 +82,9 @@ class WorkerPool:
         Spark would, and NoWorkerAvailable, which may come in the middle, as a SparkUnavailableError
         of `make`'s workers may.
         """
+        with self._one_lock:
+            if self._one is not None:
+                self._one.release()
         rows = [_PendingRow(tasks.slice(n, 1), timeout_s) for n in range(tasks.num_rows)]
         with self._changed:
             self._waiting.extend(rows)
@@ -91,8 +99,32 @@ class WorkerPool:
             with self._changed:
                 self._row_count -= len(rows)
 
+    def on_one(self, tasks: pa.Table, timeout_s: float) -> Iterator[pa.RecordBatch]:
+        """Yield the function's results for these rows, as they come; one worker takes all of them.
+
+        One call at a time. Raises NoWorkerAvailable before any worker has begun, and otherwise as a
+        call of the pool does.
+        """
+        with self._one_lock:
+            worker = self._single()
+            if not worker.is_ready():
+                raise NoWorkerAvailable
+            yield from worker.call(tasks, timeout_s)
+
+    def warm_up(self) -> None:
+        """Start the worker of `on_one`, if one can start."""
+        with self._one_lock:
+            self._single().is_ready()
+
+    def _single(self) -> PersistentWorker:
+        if self._one is None:
+            self._one = self._make()
+        return self._one
+
     def release(self) -> None:
         """Give all cores back, also during calls."""
+        if self._one is not None:
+            self._one.release()
         with self._changed:
             workers = list(self._active)
             self._releases += 1

@@ -111,10 +111,10 @@ def test_the_next_worker_begins_when_the_one_before_has_given_its_process_back(
     function: RemoteFunction,
 ) -> None:
     ask(function, "a")
-    [before] = function._standing._jobs
-    function._standing.release()
+    [before] = function._pool._one._jobs
+    function._pool._one.release()
     ask(function, "b")
-    [after] = function._standing._jobs
+    [after] = function._pool._one._jobs
     assert before.is_over and after is not before
 
 
@@ -127,7 +127,7 @@ def test_large_calls_at_once_go_to_several_workers_and_give_the_one_up(
             threads.map(lambda texts: ask(function, *texts, alone=False), (("b", "c"), ("d", "e")))
         )
     assert [[text for text, _ in each] for each in found] == [["b", "c"], ["d", "e"]]
-    assert function._standing._line is None
+    assert function._pool._one._line is None
     with pytest.raises(WorkerError, match="refused"):
         ask(function, "f", "fail", alone=False)
 
