@@ -136,7 +136,7 @@ class BinlogWriter:
             self.ddls += 1
             self._records.write(PREWRITE, start_ts, commit_ts, payload)
         if schema_changes:
-            self._schema.apply(schema_changes)
+            self._schema.apply(schema_changes, commit_ts)
 
 
 class _RecordWriter:

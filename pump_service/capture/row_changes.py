@@ -15,13 +15,18 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
+import pyarrow as pa
+
 from sluice.pump_service.capture import kernel
 from sluice.pump_service.capture.ddl_jobs import DDL_JOB_TABLE_ID, DdlBinlog
 from sluice.pump_service.capture.schema_tracker import MetaChange, SchemaTracker, meta_change
 from sluice.pump_service.capture.transactions import CapturedTransaction, KeyChange
 from sluice.tidb import pb
 from sluice.tidb.codec.errors import CodecError
+from sluice.tidb.partitions import PartitionError, partition_of
 from sluice.tidb.record_keys import split_record_key
+from sluice.tidb.rows import decode_inserts, decode_updates
+from sluice.tidb.schema import Table
 
 MAX_VALUE_BYTES = 32 << 20
 """Bytes of rows in one PrewriteValue: a pump needs some three times as much to write and to hand it
@@ -64,7 +69,7 @@ class _Targets(dict[int, kernel.Target | None]):
 
     def __missing__(self, physical_id: int) -> kernel.Target | None:
         rows = self._rows
-        if physical_id == DDL_JOB_TABLE_ID:
+        if physical_id == DDL_JOB_TABLE_ID or physical_id in rows.doubted:
             found = self[physical_id] = _NOT_CONVERTED
             return found
         converter = rows.schema.converter(physical_id, rows.commit_ts)
@@ -76,10 +81,11 @@ class _Targets(dict[int, kernel.Target | None]):
 class PrewriteRows:
     """Collect the rows of one PrewriteValue by table, each table's by kind."""
 
-    __slots__ = ("commit_ts", "count", "schema", "size", "tables", "targets")
+    __slots__ = ("commit_ts", "count", "doubted", "schema", "size", "tables", "targets")
 
-    def __init__(self, schema: SchemaTracker, commit_ts: int) -> None:
-        self.schema, self.commit_ts = schema, commit_ts
+    def __init__(self, schema: SchemaTracker, transaction: CapturedTransaction) -> None:
+        self.schema, self.commit_ts = schema, transaction.commit_ts
+        self.doubted = schema.exchanged_since(transaction.start_ts)
         self.tables: kernel.Tables = {}
         self.targets = _Targets(self)
         self.size = self.count = 0
@@ -118,7 +124,7 @@ class ChangeConverter:
         found = TransactionContents()
         if transaction.txn_source & _REORGANIZATION_BITS:
             return found
-        rows = PrewriteRows(self._schema, transaction.commit_ts)
+        rows = PrewriteRows(self._schema, transaction)
         for changes in _batches(transaction.changes):
             found.first_key = found.first_key or changes[0].key
             at = 0
@@ -136,7 +142,7 @@ class ChangeConverter:
         return found
 
     def _split(self, transaction: CapturedTransaction) -> Iterator[PrewriteRows]:
-        rows = PrewriteRows(self._schema, transaction.commit_ts)
+        rows = PrewriteRows(self._schema, transaction)
         found = Counter[int]()
         for kind in (_DELETE, _UPDATE, _INSERT):
             if kind != _DELETE and not found[kind]:
@@ -155,7 +161,7 @@ class ChangeConverter:
                     if rows.size > self._max_value_bytes:
                         self.rows += rows.count
                         yield rows
-                        rows = PrewriteRows(self._schema, transaction.commit_ts)
+                        rows = PrewriteRows(self._schema, transaction)
         if rows.count:
             self.rows += rows.count
             yield rows
@@ -206,7 +212,11 @@ class ChangeConverter:
                 f"table {table.full_name} (id {physical_id}), key {change.key.hex()} at commit_ts"
                 f" {rows.commit_ts}: {error}"
             ) from error
-        rows.add(converter.table.id, kind, row)
+        is_misplaced = physical_id in rows.doubted and _is_misplaced(
+            converter.table, kind, row, physical_id
+        )
+        # As TiDB's binlog has it, which wrote to the table: landing stops there and names the row.
+        rows.add(physical_id if is_misplaced else converter.table.id, kind, row)
         return True
 
 
@@ -219,6 +229,23 @@ def _batches(changes: Iterable[KeyChange]) -> Iterator[list[KeyChange]]:
     rest = iter(changes)
     while batch := list(itertools.islice(rest, _BATCH_CHANGES)):
         yield batch
+
+
+def _is_misplaced(table: Table, kind: int, row: bytes, physical_id: int) -> bool:
+    """Return whether a row lies in a partition where its values don't belong.
+
+    False where only TiDB can evaluate that.
+    """
+    if kind == _DELETE:
+        return False
+    encoded = pa.array([row], pa.large_binary())
+    values = (
+        decode_inserts(table, encoded) if kind == _INSERT else decode_updates(table, encoded)[1]
+    )
+    try:
+        return partition_of(table, values.to_pylist()[0]) != physical_id
+    except PartitionError:
+        return False
 
 
 def _kind_of(change: KeyChange) -> int:

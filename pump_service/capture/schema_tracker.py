@@ -90,6 +90,9 @@ class SchemaTracker:
         """
         self._converters: dict[int, StoredRowConverter] = {}
         self._system: set[int] = set()
+        self._exchanged: dict[int, int] = {}
+        """The commit_ts of EXCHANGE PARTITION by the id of the partition, a table's until then."""
+        self._last_exchange_ts = 0
         self.apply(
             [
                 change
@@ -106,8 +109,9 @@ class SchemaTracker:
     def __len__(self) -> int:
         return len(self._tables)
 
-    def apply(self, changes: Iterable[MetaChange]) -> None:
+    def apply(self, changes: Iterable[MetaChange], commit_ts: int = 0) -> None:
         """Apply the schema keys of one commit timestamp. Raises SchemaError."""
+        before = set(self._tables)
         tables: list[MetaChange] = []
         for change in changes:
             if change.name == b"DBs":
@@ -119,6 +123,19 @@ class SchemaTracker:
         # A table that moves to another database is deleted there and put here under the same id.
         for change in sorted(tables, key=lambda change: bool(change.value)):
             self._apply_table(change)
+        for table_id in before - self._tables.keys():
+            if table_id in self._logical:
+                self._exchanged[table_id] = self._last_exchange_ts = commit_ts
+
+    def exchanged_since(self, start_ts: int) -> frozenset[int]:
+        """Return the partitions that were tables of their own at `start_ts`.
+
+        TiDB lets a transaction that began then write rows there that belong elsewhere. Exchanges
+        before the tracker's begin aren't known.
+        """
+        if start_ts >= self._last_exchange_ts:
+            return frozenset()
+        return frozenset(i for i, ts in self._exchanged.items() if start_ts < ts)
 
     def converter(self, physical_id: int, commit_ts: int) -> StoredRowConverter | None:
         """Return what converts the rows of a table or partition; None if they aren't replicated.

@@ -265,6 +265,29 @@ def test_rows_know_a_change_before_its_binlog_in_the_window_that_exchanges_their
     assert columns(found.ddls[1].effect.tables[30], 30) == ["a", "b", "c"]
 
 
+def test_a_captured_row_behind_an_exchange_is_looked_at_though_it_knows_the_newest_version() -> (
+    None
+):
+    """A capture names the newest version, and the table that is a partition by now: 50."""
+    one = {"id": 30, "name": {"O": "p0", "L": "p0"}}
+    before, after = (
+        info(40, "p", "a")
+        | {"partition": {"type": 1, "enable": True, "definitions": [one | {"id": partition_id}]}}
+        for partition_id in (30, 50)
+    )
+    jobs = [
+        document(10, 1, 4, None, DBInfo=_SCHEMA),
+        document(9, 3, 5, info(50, "t", "a")),
+        document(11, 3, 6, before),
+        document(12, 42, 7, after) | {"table_id": 50},
+    ]
+    own = landing(6, jobs=jobs)
+    own.resolve([record(12)], {}, lambda seconds: False, (), rows_of((7, 125)))
+    spans = {50: TableSpan(1, 125, 125, 7, 7)}
+    found = own.resolve([], spans, lambda seconds: False, (), rows_of((7, 125)))
+    assert found.moved and [move.job_id for move in own.recent_moves(found, spans)] == [12]
+
+
 def test_rows_know_a_change_before_its_binlog_also_behind_ddl_that_adds_no_column() -> None:
     """TiKV has collected what the table was at the first row, which knows neither of them."""
     renamed = document(12, 14, 7, info(30, "t", "a"))

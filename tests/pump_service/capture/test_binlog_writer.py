@@ -462,3 +462,51 @@ def test_a_long_catch_up_can_be_read_before_its_end(monkeypatch: pytest.MonkeyPa
     for number, record in enumerate(store.records):
         if record.tp == 2:
             assert all(later.commit_ts > record.commit_ts for later in store.records[number + 1 :])
+
+
+@pytest.mark.parametrize("value_bytes", [1 << 20, 1], ids=["whole", "in parts"])
+def test_a_row_that_an_exchange_put_into_a_wrong_partition_keeps_its_former_table(
+    value_bytes: int,
+) -> None:
+    """TiDB's binlog names the table, too: landing stops there."""
+    store, schema = MemoryStore(), tracker()
+    writer = BinlogWriter(store, schema, value_bytes)  # type: ignore[arg-type]
+    whole = json.loads(table_info(PARTED, partitions=(PLAIN, 62)))
+    for definition, bound in zip(whole["partition"]["definitions"], ("10", "20"), strict=True):
+        definition |= {"name": {"O": f"p{bound}", "L": f"p{bound}"}, "less_than": [bound]}
+    whole["partition"] |= {"type": 1, "expr": "`c0`"}
+    exchange = transaction(
+        110,
+        115,
+        KeyChange(table_key(USER, PLAIN), b"", b"x", True),
+        KeyChange(table_key(USER, 61), table_info(61), b"", False),
+        KeyChange(table_key(USER, PARTED), json.dumps(whole).encode(), b"x", False),
+    )
+    writer.advance(
+        iter(
+            [
+                transaction(90, 114, change(PLAIN, 16, None, 1)),
+                exchange,
+                transaction(100, 120, change(PLAIN, 5, None, 1), change(PLAIN, 15, None, 1)),
+                transaction(101, 121, change(PLAIN, 5, 1, 2), change(PLAIN, 15, 1, 2)),
+                transaction(102, 122, change(PLAIN, 15, 2, None), change(62, 15, None, 1)),
+                transaction(116, 123, change(PLAIN, 5, 2, 3)),
+            ]
+        ),
+        200,
+    )
+    found = {
+        (commit_ts, table_id, kind, pairs[0][1])
+        for _, _, commit_ts, message in written(store)
+        for table_id, kind, pairs in rows_of(message)
+    }
+    assert found == {
+        (114, PLAIN, "insert", value(16)),
+        (120, PARTED, "insert", value(5)),
+        (120, PLAIN, "insert", value(15)),
+        (121, PARTED, "update", value(5)),
+        (121, PLAIN, "update", value(15)),
+        (122, PARTED, "delete", value(15)),
+        (122, PARTED, "insert", value(15)),
+        (123, PARTED, "update", value(5)),
+    }
