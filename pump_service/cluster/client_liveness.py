@@ -12,9 +12,9 @@ In doubt no TiDB counts as gone. That is so for an address unknown to etcd (a pr
 doesn't resolve), for another TiDB at the same address, after a restart of the pump, and while etcd
 is unreachable.
 
-A Prewrite whose start_ts has come before is found here, too: among those that are open, among the
-last that have ended, and, since nothing older is remembered, by a start_ts that isn't above those.
-The store looks each of them up.
+A Prewrite whose start_ts has come before is found here, too, while its transaction is open. After
+a restart of the pump one is doubtful if its transaction began before. The store looks each of them
+up.
 """
 
 from __future__ import annotations
@@ -42,12 +42,6 @@ _POLL_INTERVAL_S = 10.0
 _URGENT_POLL_INTERVAL_S = 0.5
 _RECENT_S = 0.5
 _CLEANUP_INTERVAL_S = 60.0
-_MAX_ENDED = 131_072
-"""Ended transactions that are remembered at least, twice as many at most.
-
-They take 9 MiB each time. At 70,000 transactions/s a Prewrite is looked up in the index if its
-transaction began two to four seconds ago or earlier.
-"""
 
 
 class ClientConnection:
@@ -87,10 +81,8 @@ class ClientLiveness:
     ) -> None:
         self._servers, self._is_open = servers, is_open
         self._of: dict[int, ClientConnection] = {}
-        self._ended: set[int] = set()
-        self._ended_before: set[int] = set()
         self.old_ts = 0
-        """A transaction that began by this TSO may have ended; at first what the store has."""
+        """A transaction that began by this TSO may be in the store."""
         self._writers: set[ClientConnection] = set()
         self._names: dict[str, frozenset[str]] = {}
         self._seen: tuple[float, list[TiDBServer]] = (-_RECENT_S, [])
@@ -122,17 +114,13 @@ class ClientLiveness:
         """
         if origin is None:
             origin = _LOCAL_CLIENT
-        ended, before, old_ts = self._ended, self._ended_before, self.old_ts
         repeated: list[Record] = []
         old: list[Record] = []
-        all_first = kernel.note(records, origin, self._of, ended, before, old_ts, repeated, old)
+        all_first = kernel.note(records, origin, self._of, self.old_ts, repeated, old)
         if not origin.writes and any(record.tp == PREWRITE for record in records):
             origin.writes = True
             self._writers.add(origin)
             self._hurry.set()
-        if len(ended) >= _MAX_ENDED:
-            self.old_ts = max(old_ts, max(before, default=0))
-            self._ended_before, self._ended = ended, set()
         return None if all_first and not repeated and not old else DoubtfulRecords(repeated, old)
 
     def is_gone(self, start_ts: int) -> bool:
@@ -231,7 +219,6 @@ class ClientLiveness:
         """Drop Prewrites that the store rejected or has ended."""
         for start_ts in before:
             if start_ts in self._of and not self._is_open(start_ts):
-                self._ended.add(start_ts)
                 self._of.pop(start_ts, None)
         return set(self._of)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from sluice.pump_service.kernel import plain
 from sluice.tidb.native import is_usable
 
-EDITION = 6
+EDITION = 7
 """Edition of `compiled.c`; a build of another edition isn't used."""
 
 IS_COMPILED = is_usable(__name__, EDITION, in_any_byte_order=True)

@@ -44,8 +44,6 @@ def note(
     records: Sequence[Record],
     origin: Origin,
     of: dict[int, Origin],
-    ended: set[int],
-    ended_before: set[int],
     old_ts: int,
     repeated: list[Record],
     old: list[Record],

@@ -10,7 +10,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#define EDITION 6 /* as in __init__.py: what was compiled from other sources isn't used */
+#define EDITION 7 /* as in __init__.py: what was compiled from other sources isn't used */
 
 typedef unsigned char u8;
 
@@ -285,10 +285,10 @@ static PyObject *put_entries(PyObject *module, PyObject *args) {
     Py_RETURN_NONE;
 }
 
-/* note(records, origin, of, ended, ended_before, old_ts, repeated, old) -> False if an outcome's Prewrite isn't known; see plain.py */
+/* note(records, origin, of, old_ts, repeated, old) -> False if an outcome's Prewrite isn't known; see plain.py */
 static PyObject *note(PyObject *module, PyObject *args) {
-    PyObject *records, *origin, *of, *ended, *before, *old_ts, *repeated, *old;
-    if (!PyArg_ParseTuple(args, "OOOOOOOO", &records, &origin, &of, &ended, &before, &old_ts, &repeated, &old)) return NULL;
+    PyObject *records, *origin, *of, *old_ts, *repeated, *old;
+    if (!PyArg_ParseTuple(args, "OOOOOO", &records, &origin, &of, &old_ts, &repeated, &old)) return NULL;
     Py_ssize_t count = PySequence_Size(records);
     int all_first = 1, failed = count < 0;
     for (Py_ssize_t k = 0; k < count && !failed; k++) {
@@ -297,12 +297,10 @@ static PyObject *note(PyObject *module, PyObject *args) {
         int is_outcome = start ? PyObject_IsTrue(tp) : -1;
         failed = is_outcome < 0;
         if (is_outcome == 1) {
-            if (PyDict_GetItemWithError(of, start)) failed = PyDict_DelItem(of, start) || PySet_Add(ended, start);
+            if (PyDict_GetItemWithError(of, start)) failed = PyDict_DelItem(of, start);
             else all_first = 0, failed = PyErr_Occurred() != NULL;
         } else if (!failed) {
             int found = PyDict_Contains(of, start);
-            if (!found) found = PySet_Contains(ended, start);
-            if (!found) found = PySet_Contains(before, start);
             int is_new = found ? 0 : PyObject_RichCompareBool(start, old_ts, Py_GT);
             if (found < 0 || is_new < 0) failed = 1;
             else failed = is_new ? PyDict_SetItem(of, start, origin) : PyList_Append(found ? repeated : old, record);

@@ -126,18 +126,15 @@ def note(
     records: Sequence[Record],
     origin: Origin,
     of: dict[int, Origin],
-    ended: set[int],
-    ended_before: set[int],
     old_ts: int,
     repeated: list[Record],
     old: list[Record],
     /,
 ) -> bool:
-    """Note the open Prewrites and the ended transactions among records (tp, start_ts, …).
+    """Note the Prewrites that open, and the outcomes, among records (tp, start_ts, …).
 
-    `of` has the origin of open Prewrites. One whose transaction is open or ended goes to
-    `repeated`; one of another that began by `old_ts` goes to `old`. Returns False if the Prewrite
-    of an outcome isn't in `of`.
+    `of` has the origin of open Prewrites. One that is open already goes to `repeated`; another one
+    that began by `old_ts` goes to `old`. Returns False if the Prewrite of an outcome isn't in `of`.
     """
     all_first = True
     for record in records:
@@ -145,9 +142,7 @@ def note(
         if tp:
             if of.pop(start_ts, None) is None:
                 all_first = False
-            else:
-                ended.add(start_ts)
-        elif start_ts in of or start_ts in ended or start_ts in ended_before:
+        elif start_ts in of:
             repeated.append(record)
         elif start_ts > old_ts:
             of[start_ts] = origin

@@ -209,6 +209,13 @@ class Store(StoreReads):
     def _write_outcome(self, record: Record, done: Done) -> None:
         # An outcome of a few bytes is written even on a nearly full disk: readers, and so garbage
         # collection, advance only with it.
+        if record.tp == COMMIT and self.holds(record.start_ts, record.commit_ts):
+            log.warning(
+                "a Prewrite of transaction %d came again behind its Commit %d: later readers get"
+                " the later one",
+                record.start_ts,
+                record.commit_ts,
+            )
         self._writer.submit([record], len(record.payload), done)
 
     # -- operators
