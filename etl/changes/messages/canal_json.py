@@ -251,11 +251,14 @@ def _parameters(column: Column) -> str:
     return f"({','.join(map(str, numbers))})"
 
 
+def sql_type(column: Column) -> int:
+    """Return the number of java.sql.Types of a column, of an unsigned one as if it were signed."""
+    return _BLOB if column.kind == "binary" else _SQL_TYPES.get(column.tp, _VARCHAR)
+
+
 def _sql_type(column: Column, image: Images) -> pa.LargeBinaryArray | bytes:
     """Return the number of java.sql.Types; unsigned numbers promote by value."""
-    if column.kind == "binary":
-        return b"%d" % _BLOB
-    own = b"%d" % _SQL_TYPES.get(column.tp, _VARCHAR)
+    own = b"%d" % sql_type(column)
     if not column.unsigned or column.tp not in _PROMOTED:
         return own
     limit, larger = _PROMOTED[column.tp]

@@ -25,6 +25,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from sluice.etl.changes.messages.debezium_ddl import changes_schema, table_changes
 from sluice.etl.changes.messages.debezium_types import json_values, row_schema
 from sluice.etl.changes.messages.json_text import NULL, json_string, objects, row_texts
 from sluice.etl.changes.messages.message import (
@@ -124,7 +125,7 @@ class DebeziumJson:
             *source,
             b',"ts_ms":%d,"databaseName":%b,"schemaName":null,"ddl":' % (built_ms, database),
             json_string(job.query, lossless=self._lossless),
-            b',"tableChanges":[]}',
+            b',"tableChanges":%b}' % json.dumps(table_changes(job)).encode(),
         ]
         found = [
             Message(
@@ -272,13 +273,12 @@ class DebeziumJson:
         return found | {"field": "source"}
 
     def _ddl_schema(self) -> dict[str, Any]:
-        changes = {"type": "array", "items": _struct("io.debezium.connector.schema.Change", [])}
         return _struct(
             "io.debezium.connector.mysql.SchemaChangeValue",
             [
                 self._source_schema(),
                 *_fields(_DDL_FIELDS),
-                changes | {"optional": False, "field": "tableChanges"},
+                changes_schema(),
             ],
         )
 

@@ -92,7 +92,6 @@ _JSON_TYPES: dict[str, type | tuple[type, ...]] = {
     **dict.fromkeys(("float", "double"), (int, float)),
     **dict.fromkeys(("string", "bytes"), str),
     "boolean": bool,
-    "array": list,
 }
 
 
@@ -105,6 +104,9 @@ def _check(value: Any, schema: dict[str, Any]) -> None:
         assert value.keys() == fields.keys()
         for name, field in fields.items():
             _check(value[name], field)
+    elif schema["type"] == "array":
+        for item in value:
+            _check(item, schema["items"])
     else:
         assert isinstance(value, _JSON_TYPES[schema["type"]]), (value, schema)
         bits = {"int16": 16, "int32": 32, "int64": 64}.get(schema["type"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,8 +20,9 @@ from sluice.etl.changes.messages import (
 from sluice.relay import DELETE, INSERT, UPDATE
 from sluice.tidb import column_types as types
 from sluice.tidb.ddl_actions import Action
-from sluice.tidb.ddl_job import DdlJob
+from sluice.tidb.ddl_job import DdlEffect, DdlJob
 from sluice.tidb.schema import Column, Table
+from tests.etl.changes.messages.debezium_reader import DebeziumReader
 from tests.etl.changes.messages.orders import (
     COMMIT_TS,
     ORDERS,
@@ -280,6 +282,34 @@ def test_a_ddl_statement_has_its_database_as_key_and_truncate_an_op_of_its_own()
     assert (value["op"], value["before"], value["after"]) == ("t", None, None)
     (alone,) = encoder_for(TICDC).ddl(job, BUILT_MS)
     assert "ddl" in json.loads(alone.value or b"")["payload"]
+
+
+def test_a_ddl_statement_shows_the_tables_that_it_leaves() -> None:
+    def changes(before: Table | None, after: Table | None, action: Action) -> Any:
+        job = DdlJob(
+            COMMIT_TS,
+            type=action,
+            schema_name="shop",
+            table_name="orders",
+            effect=DdlEffect(tables={ORDERS.id: after}),
+            before={} if before is None else {ORDERS.id: before},
+        )
+        (message, *_) = encoder_for(WITH_SCHEMA).ddl(job, BUILT_MS)
+        assert DebeziumReader().read(message) is None
+        return json.loads(message.value or b"")["payload"]["tableChanges"]
+
+    (created,) = changes(None, ORDERS, Action.CREATE_TABLE)
+    assert (created["type"], created["id"]) == ("CREATE", '"shop"."orders"')
+    assert created["table"]["primaryKeyColumnNames"] == ["id"]
+    columns = {column["name"]: column for column in created["table"]["columns"]}
+    assert (columns["id"]["typeName"], columns["id"]["optional"]) == ("BIGINT UNSIGNED", False)
+    assert (columns["price"]["length"], columns["price"]["scale"]) == (10, 2)
+    assert columns["st"]["enumValues"] == ["new", "paid", "sent"]
+    (altered,) = changes(ORDERS, replace(ORDERS, name="orders2"), Action.RENAME_TABLE)
+    assert (altered["type"], altered["id"]) == ("ALTER", '"shop"."orders","shop"."orders2"')
+    (dropped,) = changes(ORDERS, None, Action.DROP_TABLE)
+    assert (dropped["type"], dropped["table"]) == ("DROP", None)
+    assert changes(ORDERS, ORDERS, Action.TRUNCATE_TABLE) == []
 
 
 def test_a_watermark_is_an_envelope_with_op_m() -> None:
