@@ -57,7 +57,7 @@ def mark_unverified(
     try:
         Verifications(relay).doubt(tables)
     except (RelayError, OSError) as error:
-        log.warning("can't note for `sluice status` that tables lack rows: %s", error)
+        log.warning("cannot record for `sluice status` that tables lack rows: %s", error)
 
 
 def _problem(ddl: DdlJob, name: str) -> str:

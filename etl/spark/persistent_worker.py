@@ -103,7 +103,7 @@ class PersistentWorker:
         line, over = self._line, False
         try:
             if line is None:
-                raise ConnectionError("it was let go")
+                raise ConnectionError("it was released")
             line.set_timeout(min(timeout_s, _HEARTBEAT_TIMEOUT_S))
             (batch,) = tasks.combine_chunks().to_batches()
             line.send(CALL, memoryview(batch.serialize()))
@@ -273,7 +273,7 @@ def _next_message(line: WorkerConnection, timeout_s: float) -> tuple[bytes, byte
         if kind != ALIVE:
             return kind, data
         if time.monotonic() > asked + timeout_s:
-            raise TimeoutError(f"it made nothing in {timeout_s:.0f} s")
+            raise TimeoutError(f"it returned nothing within {timeout_s:.0f} s")
 
 
 def _authenticate(connection: socket.socket, key: bytes) -> WorkerConnection | None:

@@ -60,7 +60,7 @@ class Certificates:
                 OSError,
                 CertificateError,
             ) as error:  # renewed in this moment: the next one sees it whole
-                log.warning("the certificate that was there before is shown: %s", error)
+                log.warning("cannot read the new certificate, serving the former one: %s", error)
             connection.context = now
 
         outer.sni_callback = renew

@@ -147,7 +147,7 @@ class WorkerPool:
             self._pool.submit(self._work, worker)
         except Exception as error:  # no thread, or no memory, is to be had
             log.warning(
-                "no member of the worker pool can begin (%d are at work): %s",
+                "cannot start another persistent worker, %d are at work: %s",
                 len(self._active),
                 error,
             )

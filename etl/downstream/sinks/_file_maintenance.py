@@ -80,7 +80,9 @@ class FileMaintenance:
                 self._remove_old()
                 self._compress_finished()
             except (OSError, BinlogFileError) as error:
-                log.warning("looking after the files in %s: %s", self._folder, error)
+                log.warning(
+                    "cannot maintain the files in %s, trying again: %s", self._folder, error
+                )
 
     def _remove_old(self) -> None:
         if not self._keep_s:
