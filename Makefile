@@ -7,7 +7,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 PYTHON := .venv/bin/python
 SLUICE := .venv/bin/sluice
-DOWNSTREAM_TESTS := tests/etl/downstream tests/etl/verify tests/etl/apply
+DOWNSTREAM_TESTS := tests/etl/downstream tests/etl/verify tests/etl/apply tests/etl/copy/test_random_tables.py
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r name text; do printf '  make %-12s %s\n' "$$name" "$$text"; done

@@ -364,12 +364,12 @@ def test_wide_rows_and_large_values_arrive_from_both_sources(
         copied(mariadb, tmp_path / "2", made, TidbSql(address, NOW - 1))
 
 
-@pytest.fixture
-def small_packets(mariadb: MariaDBServer) -> Iterator[MariaDBServer]:
+@contextlib.contextmanager
+def small_packets(server: MariaDBServer) -> Iterator[MariaDBServer]:
     """Sessions that begin now take statements below 4 MiB."""
-    with mariadb.connect() as connection, connection.cursor() as cursor:
+    with server.connect() as connection, connection.cursor() as cursor:
         cursor.execute("SET GLOBAL max_allowed_packet = 4194304")
-        yield mariadb
+        yield server
         cursor.execute("SET GLOBAL max_allowed_packet = DEFAULT")
 
 
@@ -381,24 +381,25 @@ def larger_than_a_packet() -> Made:
 
 
 def test_a_value_that_is_larger_than_a_statement_may_be_arrives_with_load_data(
-    small_packets: MariaDBServer, tmp_path: Path
+    mariadb: MariaDBServer, tmp_path: Path
 ) -> None:
     made = larger_than_a_packet()
-    copied(
-        small_packets, tmp_path, made, DumplingFolder.open(dump_of(made, tmp_path / "dump", Way()))
-    )
+    source = DumplingFolder.open(dump_of(made, tmp_path / "dump", Way()))
+    with small_packets(mariadb) as server:
+        copied(server, tmp_path, made, source)
 
 
 def test_a_value_that_the_server_refuses_for_its_size_is_named_and_nothing_of_its_chunk_stays(
-    small_packets: MariaDBServer, tmp_path: Path
+    own_mariadb: MariaDBServer, tmp_path: Path
 ) -> None:
-    mysql: Any = TiDBStandIn(small_packets, MYSQL)  # takes no LOAD DATA, so rows go as statements
     made = larger_than_a_packet()
     # Two files: the first row, and the others, which are a chunk of two statements.
     made = replace(made, rows=[(b"-1", None, b"small"), (b"0", None, b"small"), *made.rows])
     source = DumplingFolder.open(dump_of(made, tmp_path / "dump", Way()))
-    with contextlib.closing(mysql), pytest.raises(DownstreamError, match=REFUSED):
-        copied(mysql, tmp_path, made, source)
-    with small_packets.connect() as connection, connection.cursor() as cursor:
+    with small_packets(own_mariadb) as server:
+        mysql: Any = TiDBStandIn(server, MYSQL)  # takes no LOAD DATA, so rows go as statements
+        with contextlib.closing(mysql), pytest.raises(DownstreamError, match=REFUSED):
+            copied(mysql, tmp_path, made, source)
+    with own_mariadb.connect() as connection, connection.cursor() as cursor:
         cursor.execute("SELECT COUNT(*) FROM d.`t``%s` WHERE id >= 0")
         assert cursor.fetchone() == (0,)
