@@ -234,7 +234,7 @@ class AlignedChunks:
     # A job's
 
     def make(self, aligned_chunk: AlignedChunk) -> None:
-        """Durably create it. Raises AppointmentExistsError if there is one at this timestamp."""
+        """Durably create it. Raises AlignedChunkExistsError if there is one at this timestamp."""
         path = _path(aligned_chunk.at_ts)
         try:
             self._storage.create(path, aligned_chunk.to_bytes())

@@ -1,10 +1,12 @@
 """Every error has one root, says whether trying again may help, and what else does."""
 
 import ast
+import builtins
 import errno
 import importlib
 import inspect
 import pkgutil
+import re
 
 import pytest
 
@@ -138,3 +140,19 @@ def test_the_room_lists_what_it_offers():
         "SluiceError",
         "ours",
     }
+
+
+def test_the_errors_that_docstrings_name_exist():
+    known, named = set(dir(builtins)), {}
+    for package in PACKAGES:
+        for path in modules(ROOT / package):
+            for node in ast.walk(ast.parse(path.read_text())):
+                match node:
+                    case ast.Name(id=name) | ast.Attribute(attr=name) | ast.ClassDef(name=name):
+                        known.add(name)
+                    case ast.Expr(value=ast.Constant(value=str(text))):
+                        for raised in re.findall(r"Raises ([^.]*)\.", text):
+                            for name in re.findall(r"\b[A-Z]\w*Error\b", raised):
+                                named[name] = path
+    assert named
+    assert not {name: path for name, path in named.items() if name not in known}

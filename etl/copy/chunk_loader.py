@@ -40,10 +40,10 @@ _CLOSE_TIMEOUT_S = 3.0
 class CopiedChunk:
     """A chunk that is downstream.
 
-    It has its number, its table upstream, rows, their bytes as text, and what the plan took these
-    for; the seconds that its session waited for its rows, and spent writing them. `found_there`:
-    it was downstream already, another process has copied it, or this one, before it lost its
-    connection.
+    `table`: its name upstream. `bytes`: of the rows as text; `planned_bytes`: as the plan expected.
+    `waited_s`, `written_s`: how long its session waited for its rows, and wrote them.
+    `was_present`: it was downstream already: another process has copied it, or this one, before it
+    lost its connection.
     """
 
     number: int

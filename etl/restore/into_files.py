@@ -62,7 +62,7 @@ class FilesRestoreJob:
     """One run of the job, in this process.
 
     Raises RestoreError for a folder with something else in it, VerifyError, LeaseLostError,
-    FolderHeldError, AsOfError, relay errors, SparkError, OSError.
+    FolderLockedError, AsOfError, relay errors, SparkError, OSError.
     """
 
     def __init__(

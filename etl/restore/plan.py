@@ -22,9 +22,9 @@ _MAX_SHOWN = 20
 class RestoreCost:
     """The cost of a restore.
 
-    `base_rows` with `base_bytes` (in memory) are loaded, and `changes` applied, which lie in
-    `log_bytes` of files. `disk_bytes` are needed where it is written to; `seconds` at the pace of
-    the last restore, or of two cores.
+    `snapshot_rows` with `snapshot_bytes` (in memory) are loaded, and `changes` applied, which lie
+    in `log_bytes` of files. `disk_bytes` are needed where it is written to; `seconds` at the pace
+    of the last restore, or of two cores.
     """
 
     snapshot_rows: int = 0

@@ -55,7 +55,7 @@ class TaskFrame:
 def stream(spark: Any, frame: Any, timeout_s: float) -> Iterator[pa.RecordBatch]:
     """Yield the rows of `frame` as they come.
 
-    A job that lets `timeout_s` pass between two batches is interrupted. Raises SilentSparkError for
+    A job that lets `timeout_s` pass between two batches is interrupted. Raises SparkJobTimeout for
     such a one, and Spark's errors; see `sluice.etl.spark.error_translation.ErrorTranslator`.
     """
     # DataFrame.toArrow would gather everything, and ask the server for a schema that is known.

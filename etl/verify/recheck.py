@@ -74,7 +74,7 @@ class Recheck:
     def first(self, rows: LiveRows, table: Table, condition: str) -> int:
         """Compare rows of a table for the first time; how many the upstream has.
 
-        Raises PassOverError.
+        Raises SnapshotExpired.
         """
         before = self._rows_of(table)
         found = self._compared(rows, table, condition)
@@ -154,7 +154,7 @@ class Recheck:
         self._state.suspects.remove(suspect)
 
     def _compared(self, rows: LiveRows, table: Table, condition: str) -> RowDiff | None:
-        """None if it can't be, after some tries. Raises PassOverError before."""
+        """None if it can't be, after some tries. Raises SnapshotExpired before."""
         name = table.full_name
         try:
             found = rows.compare(table, condition)

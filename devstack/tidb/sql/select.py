@@ -144,7 +144,7 @@ def _number(parser: Parser) -> int:
 class Executor:
     """Executes one SELECT over `given`.
 
-    `scope_of` makes the scope of some columns; `charset`: @@character_set_results.
+    `scope` resolves the names of columns; `charset`: @@character_set_results.
     """
 
     def __init__(self, select: Select, given: Input, scope: Scope, charset: str) -> None:

@@ -46,9 +46,9 @@ class InconsistentHistory(SluiceError, ValueError):
 class NetEffect:
     """Indexes, int64.
 
-    `gone_old`: old images of rows to delete. `new_only`: new images of rows that did not exist
-    before. `kept_old`, `kept_new` (same length): old and new image of rows that existed and still
-    exist.
+    `deleted`: old images of rows to delete. `inserted`: new images of rows that did not exist
+    before. `updated_old`, `updated_new` (same length): old and new image of rows that existed and
+    still exist.
     """
 
     deleted: np.ndarray
@@ -95,7 +95,7 @@ def net_effect(
 
     `kinds` (n,) int8; `old_codes` one key a change with an old image, `new_codes` one a change with
     a new image, both in order of the changes. `partial`: some changes were left out, so that the
-    others needn't follow one another. Raises BrokenHistoryError.
+    others needn't follow one another. Raises InconsistentHistory.
     """
     changes = len(kinds)
     if (

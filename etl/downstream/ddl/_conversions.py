@@ -145,7 +145,7 @@ def computed(
 ) -> tuple[pa.Array, set[str]]:
     """Return the new values, and the texts of old ones that were taken for what they look like.
 
-    Raises UnconvertibleError.
+    Raises CannotConvert.
     """
     old, new = conversion.change.old, conversion.change.new
     values = [parse_value(old, value) for value in raw]

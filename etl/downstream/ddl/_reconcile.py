@@ -35,7 +35,7 @@ def reconcile(session: MySQLSession, ddl: DdlJob, *, values: bool = True) -> lis
     """Check and repair the tables a DDL job leaves behind; warnings.
 
     `values`: also those of existing rows, which must not be when later changes are there. Raises
-    UnsettledError, DownstreamError.
+    CannotReconcile, DownstreamError.
     """
     warnings: list[str] = []
     before = {table.id: old for old, table in ddl.table_pairs()}
@@ -112,7 +112,7 @@ def _columns_added(old: Table, table: Table, ddl: DdlJob) -> list[Column]:
 
 
 def _refuse_unknown_zone(session: MySQLSession, table: Table, columns: list[Column]) -> None:
-    """Raise UnsettledError for a new TIMESTAMP whose rows' value is in an unknown time zone.
+    """Raise CannotReconcile for a new TIMESTAMP whose rows' value is in an unknown time zone.
 
     TiDB before 2.1 kept that value by its server's clock (the column's version is 0), since then
     in UTC.

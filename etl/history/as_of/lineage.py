@@ -213,7 +213,7 @@ def _versions_between_breaks(
 def _held_columns(history: SchemaChangeLog, table: Table) -> frozenset[str]:
     """Return the stored generated columns that the snapshot holds.
 
-    Raises LackingValuesError if that isn't all.
+    Raises MissingValuesError if that isn't all.
     """
     wanted = frozenset(column.name for column in table.stored_columns if column.generated)
     held = wanted & history.brings(table) if wanted else wanted

@@ -50,7 +50,7 @@ class InverseChanges:
 
 
 def invert_changes(touched: TouchedTable) -> InverseChanges:
-    """Invert a table's changes. Raises UndoError, BrokenHistoryError and RowDecodeError."""
+    """Invert a table's changes. Raises UndoError, InconsistentHistory and RowDecodeError."""
     table = touched.then
     changes = RawChanges.from_table(touched.changes)
     old, new = decode(table, changes.kinds, changes.rows)
