@@ -121,7 +121,7 @@ def test_every_transaction_lands_once_and_no_window_ends_between_two_of_one_comm
                 assert mine == [commit for commit, _, _ in found if one.lo < commit <= one.hi]
         finally:
             planner.close()
-            # A worker's connections outlive a window, and would meet the next pump at the same port.
+            # A worker's connections outlive a window, and would meet the next pump at that port.
             for key in list(source._readers):
                 source._readers.pop(key).close()
             for pump in pumps:
