@@ -6,7 +6,7 @@ import { button, card, copyable, empty, pill } from "./parts.js";
 
 const opened = new Map();
 const SURE = {
-  cancel: "It is given up: what it began and can be taken back safely is taken back; what stays is said here.",
+  cancel: "It is given up: what it began and can be taken back safely is taken back; what stays is listed here.",
 };
 const WORDS = { pause: "Pause", resume: "Resume", cancel: "Cancel" };
 
@@ -59,9 +59,9 @@ function opencard(job, detail, around) {
     ),
     bar(job),
     numbers(job),
-    job.message && h("p", { class: "message bad" }, withoutWayOut(job)),
+    job.message && h("p", { class: "message bad" }, withoutHint(job)),
     job.hint && h("p", {}, h("strong", {}, "Hint: "), job.hint),
-    wayOut(job, around),
+    hint(job, around),
     h("p", { class: "quiet small" }, asked(job, around)),
     details(job, detail, around),
   );
@@ -101,13 +101,13 @@ function numbers({ progress, state }) {
 }
 
 // An error's text may end with its hint, which the page shows below.
-function withoutWayOut({ message, hint }) {
+function withoutHint({ message, hint }) {
   const end = hint && [`; ${hint}`, ` Hint: ${hint}`].find((text) => message.endsWith(text));
   return end ? message.slice(0, -end.length) : message;
 }
 
-// Of what nobody runs, and no DAG came with, the command line is the way on.
-function wayOut(job, around) {
+// A job that no process runs and no DAG began continues by the command line.
+function hint(job, around) {
   if (!["paused", "failed", "interrupted"].includes(job.state) || job.run) return null;
   return h("p", {}, "It goes on by ", copyable(`sluice jobs resume ${job.id}`, around), " where Sluice is installed.");
 }
@@ -199,7 +199,7 @@ function list(jobs, found, around) {
           h("div", { class: "row" }, h("strong", {}, job.id), pill(job.state), h("span", { class: "quiet" }, job.touches)),
           h("span", { class: "quiet" }, job.progress.rows > 0 && `${many(job.progress.rows, "row")}, `, `took ${span(job.since_ms - job.made_ms)}, ${ago(job.since_ms)}`),
         ),
-        job.message && h("p", { class: "quiet" }, withoutWayOut(job)),
+        job.message && h("p", { class: "quiet" }, withoutHint(job)),
         job.hint && h("p", { class: "quiet" }, `Hint: ${job.hint}`),
         details(job, found.get(job.id), around),
       ),

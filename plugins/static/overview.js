@@ -55,7 +55,7 @@ function actions(now, around) {
       (paused
         ? button("Resume", () => around.order("tasks/resume", { which: "both" }), { kind: "main" })
         : button("Pause", () => around.order("tasks/pause", { which: "both" }), {
-            sure: "Landing and applying wait until somebody resumes them. The downstream falls behind meanwhile; nothing is lost.",
+            sure: "Landing and applying wait until an operator resumes them. Meanwhile the downstream falls behind; nothing is lost.",
           })),
   );
 }

@@ -32,7 +32,7 @@ class Refused extends Error {
   constructor(status, document) {
     super(document.error ?? document.detail ?? `Airflow answered with ${status}.`);
     this.status = status;
-    this.wayOut = document.hint ?? "";
+    this.hint = document.hint ?? "";
   }
 }
 
@@ -89,7 +89,7 @@ async function order(path, body) {
     lookAgain();
     return true;
   } catch (error) {
-    note(error.wayOut ? `${error.message} Hint: ${error.wayOut}` : error.message, "bad");
+    note(error.hint ? `${error.message} Hint: ${error.hint}` : error.message, "bad");
     return false;
   }
 }
@@ -190,7 +190,7 @@ function failed(error) {
     { class: "failed", id: "failed", role: "alert" },
     h("h2", {}, anonymous ? "You are logged out" : error.status ? "This doesn't answer" : "Airflow doesn't answer"),
     h("p", {}, error.message),
-    error.wayOut && h("p", {}, h("strong", {}, "Hint: "), error.wayOut),
+    error.hint && h("p", {}, h("strong", {}, "Hint: "), error.hint),
     stale && h("p", { class: "quiet" }, stale),
     anonymous
       ? h("a", { class: "button", href: "../", onclick: outward }, "Log in")

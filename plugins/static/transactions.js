@@ -25,7 +25,7 @@ export async function load(around) {
 async function loadList(around) {
   const wanted = Object.fromEntries(FIELDS.map((field) => [field, around.query.get(field) ?? ""]));
   const key = JSON.stringify(wanted);
-  if (found?.key !== key) found = { key, wanted, entries: [], large: [], through: "", top: "", complete: false, windows: 0, unknown: [], problem: "", wayOut: "", most: PAGE, stopped: false };
+  if (found?.key !== key) found = { key, wanted, entries: [], large: [], through: "", top: "", complete: false, windows: 0, unknown: [], problem: "", hint: "", most: PAGE, stopped: false };
   const state = found;
   if (looks(state)) await lookBack(around, state);
   else if (state.top && !wanted.until) await lookAhead(around, state);
@@ -41,7 +41,7 @@ async function lookBack(around, state) {
   state.large.push(...step.large);
   state.top ||= step.last;
   state.windows += step.windows;
-  Object.assign(state, { through: step.through, complete: step.complete, unknown: step.unknown, problem: step.problem, wayOut: step.hint });
+  Object.assign(state, { through: step.through, complete: step.complete, unknown: step.unknown, problem: step.problem, hint: step.hint });
 }
 
 async function lookAhead(around, state) {
@@ -60,7 +60,7 @@ function drawList(list, around) {
   return [
     h("div", { class: "head", id: "title" }, h("h1", {}, "Transactions"), form(around)),
     search(around),
-    list.problem && h("section", { class: "held bad", id: "problem" }, h("p", {}, h("strong", {}, "It can't be looked further back: "), plain(list.problem)), list.wayOut && h("p", {}, "Hint: ", plain(list.wayOut))),
+    list.problem && h("section", { class: "held bad", id: "problem" }, h("p", {}, h("strong", {}, "It can't be looked further back: "), plain(list.problem)), list.hint && h("p", {}, "Hint: ", plain(list.hint))),
     list.unknown.length > 0 && h("section", { class: "held warn", id: "unknown" }, h("p", {}, "No table that was looked at so far has a column ", list.unknown.map((column, i) => [i > 0 && " or ", name(column)]), ".")),
     card({ id: "list", class: "flush" }, entries(list, around), foot(list, around)),
   ];
@@ -183,7 +183,7 @@ function drawOne(one, state, around) {
     one.left_out && h("section", { class: "held warn", id: "left-out" }, h("p", {}, h("strong", {}, "It was left out when it landed: "), plain(one.left_out), ". Its rows aren't kept.")),
     one.ddl && card({ id: "ddl" }, h("h2", {}, one.ddl.kind, one.ddl.drops && ", rows are gone after it"), h("pre", { class: "sql" }, plain(one.ddl.statement))),
     one.others.length > 0 && h("section", { class: "held", id: "others" }, h("p", {}, "Committed at the same timestamp: ", one.others.map((at, i) => [i > 0 && ", ", h("a", { href: link(around, { at }), onclick: (event) => go(event, around, at) }, at)]), ".")),
-    wayOut(one, state, around),
+    hint(one, state, around),
     one.tables.length > 0 && rows(one, around),
   ];
 }
@@ -207,7 +207,7 @@ function facts(one, around) {
   );
 }
 
-function wayOut(one, state, around) {
+function hint(one, state, around) {
   const may = around.dags.operate?.may;
   const skips = !state.applied && !state.override && !one.left_out;
   return card(
@@ -240,7 +240,7 @@ function skip(one, may, known, around) {
     h("p", {}, known ? "It is not downstream yet, and" : "If it is not downstream yet, it", " can be left out there for good. The downstream then differs from the upstream by what it did."),
     may
       ? h("div", { class: "row" }, h("input", { id: "why", class: "grow", maxlength: 1000, placeholder: "Why? It is kept with the override", "aria-label": "Why" }), button(one.ddl ? "Skip this DDL" : "Skip this transaction", order, { kind: "danger", sure: `${one.ddl ? "This DDL is" : `${many(total(one), "row change")} of this transaction are`} never applied downstream. Your name is kept with the override.` }))
-      : h("p", { class: "quiet" }, "Your role in Airflow doesn't let you trigger the DAG operate: somebody else has to decide."),
+      : h("p", { class: "quiet" }, "Your role in Airflow doesn't let you trigger the DAG operate: a person with that right has to decide."),
   );
 }
 
@@ -250,7 +250,7 @@ async function askUndo(one, around) {
   try {
     seen.undo = await around.ask(`transactions/${one.at}/undo`);
   } catch (error) {
-    seen.undo = { error: error.message, wayOut: error.wayOut };
+    seen.undo = { error: error.message, hint: error.hint };
   }
   seen.undoing = false;
   around.redraw();
@@ -263,7 +263,7 @@ function undo(one, around) {
     { class: "stack", id: "undo" },
     h("p", {}, "It can be taken back by SQL that is made of its old values. You run it in TiDB, upstream; the downstream follows by replication. Nothing is written here."),
     h("div", {}, button(seen?.undoing ? "Looking …" : told ? "Look again" : "Show the SQL, and try it on the replica", () => askUndo(one, around), { disabled: Boolean(seen?.undoing) })),
-    told?.error && h("section", { class: "held bad" }, h("p", {}, plain(told.error)), told.wayOut && h("p", {}, "Hint: ", plain(told.wayOut))),
+    told?.error && h("section", { class: "held bad" }, h("p", {}, plain(told.error)), told.hint && h("p", {}, "Hint: ", plain(told.hint))),
     told && !told.error && outcome(told),
     told?.sql && h("div", { class: "stack" }, h("div", { class: "row end" }, button("Copy", () => copy(told.sql, around)), button("Save", () => save(`undo-${one.commit_ts}.sql`, told.sql))), h("pre", { class: "sql tall", tabindex: 0 }, plain(told.cut ? `${told.sql}…` : told.sql))),
     told?.cut && h("p", { class: "quiet" }, "It is longer than a page shows: ", h("code", {}, `sluice undo ${one.commit_ts} --output undo.sql`), " writes all of it."),
