@@ -9,12 +9,12 @@ from typing import Any
 
 import pymysql
 import pytest
-from sluice.etl.copy.spec import BootstrapSpec
 
 from sluice.etl import load_settings
 from sluice.etl.apply import run_apply
 from sluice.etl.copy import BootstrapRequest, plan_bootstrap, run_bootstrap
 from sluice.etl.copy.bootstrap import KIND
+from sluice.etl.copy.sources import BootstrapSpec
 from sluice.etl.copy.worker import make_loads
 from sluice.relay import RelayLog
 from sluice.relay.jobs import Jobs
