@@ -90,7 +90,10 @@ class Airflow:
         return {task["task_id"]: task["state"] for task in found}
 
     def log(self, run, task, attempt=1):
-        return str(self.call("GET", f"{run}/taskInstances/{task}/logs/{attempt}")["content"])
+        try:
+            return str(self.call("GET", f"{run}/taskInstances/{task}/logs/{attempt}")["content"])
+        except StackError:  # the task isn't there yet
+            return ""
 
     def logged(self, run, task, text):
         eventually(lambda: text in self.log(run, task), lambda: self.log(run, task))
