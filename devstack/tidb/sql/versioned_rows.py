@@ -170,14 +170,13 @@ class VersionedRows:
             bisect.bisect_right(self._schema_versions, value.schema_version) - 1
         ].tables
         for mutation in value.mutations:
-            table = self._tables.get(mutation.table_id)
+            table = known.get(mutation.table_id) or self._tables.get(mutation.table_id)
             if (
                 table is None
                 or mutation.table_id > MAX_USER_TABLE_ID
                 or table.schema_name.lower() in SYSTEM_SCHEMAS
             ):
                 continue
-            table = known.get(mutation.table_id, table)
             inserted, updated, deleted = (
                 iter(mutation.inserted_rows),
                 iter(mutation.updated_rows),

@@ -6,11 +6,14 @@ import re
 from collections import Counter
 from urllib.parse import quote
 
+import pymysql
 import pytest
 
 from tests.devstack.sql_harness import TEXT, port, quoted
 
-NAMES = ["bootstrap", "edges", pytest.param("shop", marks=pytest.mark.slow), "types"]
+NAMES = ["bootstrap", "ddl", "edges", pytest.param("shop", marks=pytest.mark.slow), "types"]
+REFUSED = {"shop.g2", "other.g2"}
+"""Tables of the recording `ddl` with a column whose conversion the stand-in doesn't know."""
 
 
 @pytest.fixture(scope="module", params=NAMES)
@@ -41,7 +44,11 @@ def test_every_table_of_every_snapshot_holds_the_recorded_rows(opened):
         with opened.cursor(label.ts, conv=TEXT, use_unicode=False) as cursor:
             for full in label.tables:
                 schema, _, table = full.partition(".")
-                cursor.execute(f"SELECT * FROM {quoted(schema)}.{quoted(table)}")
+                try:
+                    cursor.execute(f"SELECT * FROM {quoted(schema)}.{quoted(table)}")
+                except pymysql.OperationalError as refusal:
+                    assert full in REFUSED and "a column changed its type" in str(refusal)
+                    continue
                 columns, *rows = recorded_rows(folder, full)
                 assert [d[0] for d in cursor.description] == columns, full
                 assert Counter(cursor.fetchall()) == Counter(rows), (label.name, full)
