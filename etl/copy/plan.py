@@ -133,7 +133,8 @@ class _CopyPlanner:
         self._check_unknown()
         if others := [t.full_name for t in wanted if not t.is_base_table]:
             self._notes.append(
-                f"views and sequences are made as the upstream has them: {', '.join(others)}"
+                "views, sequences and temporary tables are made as the upstream has them:"
+                f" {', '.join(others)}"
             )
         dumped = self._source.spec()["kind"] == "dumpling"
         if dumped and any(column.kind == "timestamp" for t in there for column in t.columns):

@@ -85,7 +85,7 @@ class TableCreator:
                 self._check_computed(planned)
 
     def add_indexes(self, definitions: SourceSchema, doing: OnActivity) -> None:
-        """Create indexes, then foreign keys, views and sequences."""
+        """Create indexes, then foreign keys, and last what keeps no rows."""
         for what in (0, 1):  # every index before the first foreign key
             for planned in self._plan.tables:
                 bare = bare_table(planned.table, indexes=self._indexes_after(planned))
@@ -144,14 +144,16 @@ class TableCreator:
         return count_rows(self._session, schema, name) if found else None
 
     def _others(self, definitions: SourceSchema) -> list[Table]:
-        """Return the views and sequences that the rules want."""
+        """Return the views, sequences and temporary tables that the rules want.
+
+        DDL behind the copy may name each of them.
+        """
         if self._asked.tables:
             return []
         found = [
             table
             for table in definitions.tables
-            if (table.is_view or table.is_sequence)
-            and self._filters.wants_table(table.schema_name, table.name)
+            if not table.is_base_table and self._filters.wants_table(table.schema_name, table.name)
         ]
         return sorted(found, key=lambda table: (table.is_view, table.id))
 

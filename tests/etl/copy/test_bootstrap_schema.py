@@ -89,7 +89,7 @@ def test_indexes_that_an_interruption_left_out_are_made_by_the_next_process(
     assert looks(mariadb) == found
 
 
-def test_views_and_sequences_are_made_as_the_upstream_has_them(
+def test_views_sequences_and_temporary_tables_are_made_as_the_upstream_has_them(
     mariadb: MariaDBServer, tmp_path: Path
 ) -> None:
     item = Table(7, 3, "d", "item", (Column(1, "id", 0, 3),))
@@ -110,17 +110,20 @@ def test_views_and_sequences_are_made_as_the_upstream_has_them(
             "sequence_cache": False,
         },
     )
+    temporary = replace(item, id=10, name="scratch", temp_table_type=1)
     url = write(tmp_path / "dump", {"d.item.0.sql": b"INSERT INTO `item` VALUES\n(1),\n(2);\n"})
     source = DumplingFolder.open(url)
-    found = SourceSchema(POSITION, 1, (Schema(3, "d"),), (item, view, sequence))
+    found = SourceSchema(POSITION, 1, (Schema(3, "d"),), (item, view, sequence, temporary))
     made = BootstrapPlanner(settings_of(mariadb, tmp_path), source, found, 7)
     assert (
-        "views and sequences are made as the upstream has them: d.seen, d.counter"
-        in made.plan().notes
-    )
+        "views, sequences and temporary tables are made as the upstream has them:"
+        " d.seen, d.counter, d.scratch"
+    ) in made.plan().notes
     made.run(lambda chunk, table: make_loads(source.spec(), chunk, table))
     with mariadb.connect() as connection, connection.cursor() as cursor:
         cursor.execute("SELECT COUNT(*) FROM d.seen")
         assert cursor.fetchone() == (2,)
         cursor.execute("SELECT NEXTVAL(d.counter)")
         assert cursor.fetchone() == (1,)
+        cursor.execute("SELECT COUNT(*) FROM d.scratch")
+        assert cursor.fetchone() == (0,)
