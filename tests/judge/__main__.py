@@ -129,15 +129,16 @@ def _run(arguments: argparse.Namespace, server: MariaDBServer, folder: Path) -> 
         if captured:
             features = [each for each in features if each not in NOT_CAPTURED]
         began = time.monotonic()
-        upstream = History(random.Random(seed), features).grow(arguments.steps)
+        history = History(random.Random(seed), features)
         try:
+            upstream = history.grow(arguments.steps)
             likely = arguments.kills, arguments.drainer
             verdict = trial(upstream, seed, mode, likely, server, folder, captured=captured)
         except Exception as error:  # the judge's own fault: the seed has to be known
             traceback.print_exc()
             verdict = Verdict(stopped=f"the judge failed: {type(error).__name__}: {error}")
         if arguments.tell:
-            print(*upstream.story, sep="\n")
+            print(*history.upstream.story, sep="\n")
         counts[verdict.outcome] += 1
         counts["kills"] += verdict.kills
         if not verdict.good:

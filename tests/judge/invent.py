@@ -320,7 +320,11 @@ class History(Writing):
             and rng.random() < 0.7
         ):
             default = kind.value(rng)
-            if kind.is_text and (not self.has("odd defaults") or not _is_text(default)):
+            if (
+                kind.is_text
+                and not kind.values
+                and (not self.has("odd defaults") or not _is_text(default))
+            ):
                 default = b"plain"
         if kind.family == "date" and default and self.has("spelled defaults"):
             spelled = "-".join(str(int(part)) for part in default.split("-"))

@@ -6,6 +6,7 @@ Most are always the same; a few are new in each run, which names their seed.
 
 from __future__ import annotations
 
+import argparse
 import random
 from pathlib import Path
 
@@ -17,11 +18,11 @@ from sluice.tidb.tikv import Mvcc
 from tests.etl.mariadb_fixture import MariaDBServer, mariadb_server  # noqa: F401 - a fixture
 from tests.etl.relay_from_recording import asked_of
 from tests.judge import recording
-from tests.judge.__main__ import trial
+from tests.judge.__main__ import _run, trial
 from tests.judge.capturing import NOT_CAPTURED
 from tests.judge.features import FEATURES
 from tests.judge.invent import History
-from tests.judge.kinds import PLAIN
+from tests.judge.kinds import DAYS, PLAIN
 from tests.judge.verdict import judge
 from tests.judge.writing import without_odd_bytes
 
@@ -127,6 +128,41 @@ def test_a_char_ends_with_no_blank_that_stood_before_an_odd_byte() -> None:
     char = next(kind for kind in PLAIN if kind.sql == "CHAR(9)")
     varchar = next(kind for kind in PLAIN if kind.tp == 15)
     assert (without_odd_bytes(b"a \t", char), without_odd_bytes(b"a \t", varchar)) == (b"a", b"a ")
+
+
+def test_a_new_column_of_texts_that_say_a_day_has_such_a_default(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Another statement makes a DATETIME of it."""
+    history = History(random.Random(0), ["add column"])
+    history.grow(5)
+    monkeypatch.setattr(history, "_kind", lambda choices: DAYS)
+    table = next(iter(history.upstream.tables.values()))
+    for _ in range(10):
+        history._adding(table, 0)[1]()
+    added = [column.default for column in table.columns if column.kind is DAYS and column.default]
+    assert added and all(b"-" in default for default in added)
+
+
+def test_a_history_that_cannot_be_invented_is_named_by_its_seed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(History, "grow", lambda history, steps: 1 // 0)
+    arguments = argparse.Namespace(
+        minutes=1,
+        seed=77,
+        steps=1,
+        mode="both",
+        features=["add column"],
+        kills=0,
+        drainer=0,
+        capture=0,
+        alone=True,
+        once=True,
+        tell=True,
+    )
+    assert _run(arguments, None, tmp_path) == 1  # type: ignore[arg-type] # it needs no server
+    assert "seed 77 (add column, " in capsys.readouterr().out
 
 
 def test_a_recording_of_a_history_says_where_rows_were_written_behind_an_exchange_of_partitions(
