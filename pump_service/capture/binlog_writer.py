@@ -210,7 +210,7 @@ def make_sink(
 ) -> CaptureSink:
     """Return the sink of a capture that begins at `start_ts`, whose definitions it reads from TiKV.
 
-    `is_shared`: it is of a share of the tables. Raises TiKVError, SchemaError.
+    `is_shared`: it is of a share of the tables. Raises TiKVError, SchemaError, HistoryError.
     """
     schema = SchemaTracker.read(tikv, start_ts)
     log.info(

@@ -12,6 +12,7 @@ reader sees these rows before they are there.
 
 from __future__ import annotations
 
+import itertools
 import logging
 import re
 import zlib
@@ -20,11 +21,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 from sluice.errors import SluiceError
+from sluice.tidb import tso
+from sluice.tidb.ddl_actions import Action
 from sluice.tidb.history import SYSTEM_SCHEMAS
+from sluice.tidb.job import DdlHistoryJob
 from sluice.tidb.schema import MAX_USER_TABLE_ID, Schema, Table, parse_object
 from sluice.tidb.stored_rows import StoredRowConverter
 from sluice.tidb.tikv.meta import (
     read_definitions,
+    read_last_ddl_jobs,
+    read_running_jobs,
     read_schema_diff,
     read_schema_version,
     split_key,
@@ -38,6 +44,8 @@ log = logging.getLogger(__name__)
 _IS_PARTITIONED = re.compile(rb'"partition":\s*\{')
 _MAX_CONVERTERS = 10_000
 """Tables kept parsed, at some 10 KB each."""
+_MAX_TRANSACTION_SPAN = tso.span(86_400_000)
+"""TiDB commits no transaction that began more than a day before."""
 _PARTITION_LISTS = ("definitions", "adding_definitions", "dropping_definitions")
 
 
@@ -103,8 +111,14 @@ class SchemaTracker:
 
     @classmethod
     def read(cls, tikv: TiKVClient, ts: int) -> Self:
-        """Read the definitions as of a TSO. Raises TiKVError, SchemaError."""
-        return cls(read_definitions(tikv, ts), _known_version(tikv, ts))
+        """Read the definitions as of a TSO, and which partitions were exchanged shortly before.
+
+        Raises TiKVError, SchemaError, HistoryError.
+        """
+        schema = cls(read_definitions(tikv, ts), _known_version(tikv, ts))
+        if any(physical_id != table_id for physical_id, table_id in schema._logical.items()):
+            schema._read_exchanges(tikv, ts)
+        return schema
 
     def __len__(self) -> int:
         return len(self._tables)
@@ -130,12 +144,27 @@ class SchemaTracker:
     def exchanged_since(self, start_ts: int) -> frozenset[int]:
         """Return the partitions that were tables of their own at `start_ts`.
 
-        TiDB lets a transaction that began then write rows there that belong elsewhere. Exchanges
-        before the tracker's begin aren't known.
+        TiDB lets a transaction that began then write rows there that belong elsewhere.
         """
         if start_ts >= self._last_exchange_ts:
             return frozenset()
         return frozenset(i for i, ts in self._exchanged.items() if start_ts < ts)
+
+    def _read_exchanges(self, tikv: TiKVClient, ts: int) -> None:
+        """Find the exchanges before the tracker's begin that a later commit may lie across.
+
+        A job that is done runs until it is in the history. Its end is behind its commit_ts.
+        """
+        running = map(DdlHistoryJob.from_json, read_running_jobs(tikv, ts))
+        finished = map(DdlHistoryJob.from_json, read_last_ddl_jobs(tikv, ts))
+        for job in itertools.chain(running, finished):
+            if 0 < job.finished_ts < ts - _MAX_TRANSACTION_SPAN:
+                return
+            # Of a job that has yet to exchange them, the table still has its id.
+            owner = self._logical.get(job.table_id, job.table_id)
+            if job.type == Action.EXCHANGE_PARTITION and owner != job.table_id:
+                exchanged_ts = self._exchanged.setdefault(job.table_id, job.finished_ts or ts)
+                self._last_exchange_ts = max(self._last_exchange_ts, exchanged_ts)
 
     def converter(self, physical_id: int, commit_ts: int) -> StoredRowConverter | None:
         """Return what converts the rows of a table or partition; None if they aren't replicated.

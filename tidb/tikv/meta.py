@@ -116,6 +116,14 @@ def read_raw_ddl_jobs(
             yield job_id, value
 
 
+def read_last_ddl_jobs(tikv: TiKVClient, ts: int) -> Iterator[dict[str, Any]]:
+    """Yield all finished DDL jobs as of a TSO, by descending job id; each is read by itself."""
+    for job_id in reversed(list(_ddl_job_ids(tikv, ts))):
+        job = read_ddl_job(tikv, job_id, ts)
+        if job is not None:
+            yield job
+
+
 def _ddl_job_ids(tikv: TiKVClient, ts: int) -> Iterator[int]:
     for key, _ in tikv.scan(
         hash_prefix(_HISTORY), hash_end(_HISTORY), ts, _KEYS_PER_SCAN, keys_only=True

@@ -12,18 +12,22 @@ import pytest
 
 from sluice.pump_service.capture.schema_tracker import MetaChange, SchemaTracker
 from sluice.tidb import tso
+from sluice.tidb.codec.memcomparable import encode_int
 from sluice.tidb.history import SYSTEM_SCHEMAS, SchemaHistory
 from sluice.tidb.job import DdlHistoryJob
 from sluice.tidb.partitions import partition_ids
 from sluice.tidb.pd import PDClient
+from sluice.tidb.record_keys import record_key
 from sluice.tidb.schema import MAX_USER_TABLE_ID
 from sluice.tidb.tikv import TiKVClient
-from sluice.tidb.tikv.meta import string_key
+from sluice.tidb.tikv.meta import hash_field_key, history_job_key, string_key, table_key
 from tests.pump_service.capture.test_binlog_writer import (
+    BOOTSTRAP,
     COMING,
     PARTED,
     PARTITIONS,
     PLAIN,
+    SYSTEM,
     USER,
     table_info,
     tracker,
@@ -53,6 +57,7 @@ def test_the_definitions_in_tikv_are_those_that_all_ddl_jobs_have_made(tikv: TiK
     jobs = [DdlHistoryJob.from_json(job) for job in recorded.meta("ddl")[0].values()]
     history = SchemaHistory.from_jobs(jobs)
     assert schema.schema_version >= history.schema_version > 0
+    assert schema.exchanged_since(0) == {120}, "px, which became a partition of p"
     replicated = [
         table
         for table in history.tables.values()
@@ -87,6 +92,53 @@ def test_a_version_counts_once_tikv_has_what_it_changed(is_there: bool, known: i
             assert SchemaTracker.read(client, TS).schema_version == known
     finally:
         cluster.stop()
+
+
+def exchange(job_id: int, table_id: int, finished_ts: int) -> dict[str, object]:
+    names = {"type": 42, "state": 6, "schema_id": USER, "table_id": table_id}
+    return {"id": job_id, **names, "binlog": {"SchemaVersion": 7, "FinishedTS": finished_ts}}
+
+
+@pytest.mark.parametrize("is_in_history", [True, False])
+def test_exchanges_of_the_last_day_before_the_begin_are_known(is_in_history: bool) -> None:
+    """`mysql.tidb_ddl_job` has a job until it is in the history, even if it is done."""
+    minute, day = tso.span(60_000), tso.span(86_400_000)
+    old, last = exchange(139, 62, TS - 2 * day), exchange(140, PLAIN, TS - 10 * minute)
+    coming = exchange(150, 61, 0) | {"state": 2}
+    history = [old, exchange(141, 999, TS - minute)]
+    running = [coming]
+    if is_in_history:
+        history.append(last)
+    else:
+        running.append(last | {"state": 4, "binlog": {}})
+    cluster = Cluster()
+    job_table = json.loads(table_info(BOOTSTRAP))
+    job_table["name"] = {"O": "tidb_ddl_job", "L": "tidb_ddl_job"}
+    cluster.data = {
+        **{
+            hash_field_key("DBs", f"DB:{i}".encode()): json.dumps(
+                {"id": i, "db_name": {"O": name, "L": name}}
+            ).encode()
+            for i, name in ((USER, "shop"), (SYSTEM, "mysql"))
+        },
+        table_key(SYSTEM, BOOTSTRAP): json.dumps(job_table).encode(),
+        table_key(USER, 61): table_info(61),
+        table_key(USER, PARTED): table_info(PARTED, partitions=(PLAIN, 62)),
+        **{history_job_key(int(str(job["id"]))): json.dumps(job).encode() for job in history},
+        **{
+            record_key(BOOTSTRAP, encode_int(int(str(job["id"])))): json.dumps(job).encode()
+            for job in running
+        },
+    }
+    try:
+        with PDClient(cluster.urls, timeout_s=30) as pd, TiKVClient(pd, timeout_s=60) as client:
+            schema = SchemaTracker.read(client, TS)
+    finally:
+        cluster.stop()
+    assert schema.exchanged_since(TS - 3 * day) == {PLAIN}
+    assert schema.exchanged_since(TS - 11 * minute) == {PLAIN}
+    assert schema.exchanged_since(TS) == frozenset()
+    assert bool(schema.exchanged_since(TS - 9 * minute)) is not is_in_history
 
 
 def define(table_id: int, info: bytes, schema_id: int = USER) -> MetaChange:
