@@ -222,7 +222,7 @@ def test_a_worker_that_is_at_work_for_ever_is_given_up() -> None:
     ours, theirs = socket.socketpair()
     with theirs:
         WorkerConnection(theirs, 60).send(ALIVE)
-        with pytest.raises(TimeoutError, match="made nothing"):
+        with pytest.raises(TimeoutError, match="returned nothing"):
             standing._next_message(WorkerConnection(ours, 60), 0.0)
 
 
