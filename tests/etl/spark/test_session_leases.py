@@ -88,7 +88,7 @@ def _daemons(server: SparkServer) -> set[int]:
     return {
         child.pid
         for child in psutil.Process(server._process.pid).children()
-        if "pyspark.daemon" in child.cmdline()
+        if child.status() != psutil.STATUS_ZOMBIE and "pyspark.daemon" in child.cmdline()
     }
 
 
