@@ -44,7 +44,8 @@ def check_overrides(plan: RestorePlan, decided: Iterable[int]) -> None:
     ddls = {int(ddl.split(" ", 1)[0]) for ddl in plan.ddls}
     if late := sorted(ddls.intersection(decided)) if plan.without_rows else []:
         raise RestoreError(
-            f"the DDL at {late} were overridden after this restore was planned; it left out rows"
-            " that these DDL remove, and an override may keep them",
+            f"an operator overrode the DDL at {', '.join(map(str, late))} after this restore was"
+            " planned; the restore leaves out rows that this DDL removes, and the override may keep"
+            " them",
             hint="give this restore up (`sluice jobs cancel`), and ask for it again",
         )

@@ -27,6 +27,12 @@ POLL_INTERVAL_S = 5.0
 """A look costs one query of the downstream, and nobody notices five seconds in a batch."""
 _ANSWER_TIMEOUT_S = 10.0
 """The downstream and the relay log answer within this, or the next look waits for them."""
+EVENT_SPACING_S = 30.0
+"""Time between two events of an asset.
+
+Of events that come before Airflow's scheduler has made the run of the first, it gives the others to
+the run of the next event, which may be a day later.
+"""
 _MARK = "sluice_completed_through_ms"
 """Key in the watched asset's state store: Unix ms of the newest boundary that has fired."""
 
@@ -195,6 +201,7 @@ class SluiceCompletedTrigger(BaseEventTrigger):  # type: ignore[misc] # Airflow 
                     }
                 )
                 await self.mark(begin_ms)
+                await asyncio.sleep(EVENT_SPACING_S)
             await asyncio.sleep(self.poll_interval_s)
 
     async def new_spans(self, at_ts: int) -> range:

@@ -144,12 +144,12 @@ def test_the_report_of_a_day_waits_in_the_triggerer_until_the_replica_is_complet
 
 
 def test_each_complete_day_runs_the_dag_that_watches_for_days(airflow):
-    airflow.shop.move_checkpoint("2026-11-24T22:00:00Z")
+    airflow.shop.move_checkpoint("2026-11-22T22:00:00Z")
     airflow.unpause("on_complete_day")
     (asset,) = airflow.call("GET", "/assets?name_pattern=shop_replica")["assets"]
     store, mark = f"/assets/{asset['id']}/state-store", "sluice_completed_through_ms"
     eventually(lambda: mark in str(airflow.call("GET", store)), "no watcher")
-    airflow.shop.move_checkpoint("2026-11-25T00:00:00Z")
+    airflow.shop.move_checkpoint("2026-11-23T00:00:00Z")
 
     def days():
         runs = "/dags/on_complete_day/dagRuns"
@@ -158,7 +158,10 @@ def test_each_complete_day_runs_the_dag_that_watches_for_days(airflow):
             airflow.log(f"{runs}/{urllib.parse.quote(run, safe='')}", "report") for run in found
         ]
 
-    eventually(lambda: "complete until 2026-11-25T00:00:00+00:00" in str(days()), days)
+    eventually(lambda: "complete until 2026-11-23T00:00:00+00:00" in str(days()), days)
+    airflow.shop.move_checkpoint("2026-11-25T01:00:00Z")
+    for day in (24, 25):
+        eventually(lambda: f"complete until 2026-11-{day}T00:00:00+00:00" in str(days()), days)
 
 
 def test_a_check_that_fails_keeps_the_report_from_running(airflow):

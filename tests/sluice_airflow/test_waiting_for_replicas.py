@@ -184,6 +184,7 @@ def test_each_span_that_ends_fires_once_also_when_the_triggerer_is_started_again
 def test_an_event_names_the_span_in_utc(shop, monkeypatch):
     shown = iter(["2026-11-21T23:59:59Z", "2026-11-23T00:00:00Z"])
     monkeypatch.setattr(Progress, "at_ts", lambda _: tso.parse_moment(next(shown)))
+    monkeypatch.setattr("sluice.airflow.waiting.EVENT_SPACING_S", 0)
     trigger = SluiceCompletedTrigger("shop", poll_interval_s=0)
     trigger.asset_state_store = Store()
     path, arguments = trigger.serialize()

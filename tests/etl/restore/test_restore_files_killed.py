@@ -169,7 +169,7 @@ def test_one_that_stands_still_while_it_writes_the_manifest_is_named_and_ended_t
     first = begun(shop, url, job, folder, "replace manifest.json 1", "SIGSTOP")
     try:
         with pytest.raises(
-            files_folder.FolderLockedError, match=r"process \d+ on .* stands still"
+            files_folder.FolderLockedError, match=r"process \d+ on .* makes no progress"
         ) as told:
             run_files(settings_of(url), job, Runner("the next"), compute=run_locally)
         assert told.value.transient and job.entry().state == FAILED

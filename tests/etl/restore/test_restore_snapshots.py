@@ -142,7 +142,7 @@ def test_an_override_of_ddl_that_left_rows_out_stops_a_restore_that_was_planned_
     settings.open_relay().overrides.add(Override(ddl, SKIP))
     try:
         with pytest.raises(
-            RestoreError, match=f"decided about the DDL at .{ddl}. after this restore was planned"
+            RestoreError, match=f"overrode the DDL at {ddl} after this restore was planned"
         ):
             run_restore(settings, job, Runner("test"), ways=Here())
         cancel_restore(settings, job, Runner("test"))
