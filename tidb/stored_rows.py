@@ -107,6 +107,12 @@ class StoredRowConverter:
         self._handle_column = table.handle_column
         self._key_columns = handle_columns(table) if table.handle_kind == "common" else []
         self._is_heap = table.handle_kind == "heap"
+        keys = {name for index in table.indexes if index.unique for name, _, _ in index.columns}
+        self._passed_on = (
+            [c.id for c in written if c.name in keys]
+            if self._is_heap and table.is_partitioned
+            else []
+        )
         self._missing: dict[int, bytes] = {}
 
     @functools.cached_property
@@ -116,6 +122,8 @@ class StoredRowConverter:
         Its source describes it. The second part has, for each column, the datum of rows that are
         older than it.
         """
+        if self._passed_on:
+            return b"", ()
         kind = _HIDDEN if self._is_heap else _OF_PARTS if self._key_columns else _OF_COLUMN
         parts = {column.id: n for n, (column, whole) in enumerate(self._key_columns) if whole}
         entries = [bytes((kind,))]
@@ -145,6 +153,17 @@ class StoredRowConverter:
     def update(self, handle: bytes, old: bytes, new: bytes) -> bytes:
         """Return a row of `updated_rows`. Raises CodecError."""
         return self._pairs(handle, old) + self._pairs(handle, new) or _NULL
+
+    def gives_key_up(self, handle: bytes, old: bytes, new: bytes) -> bool:
+        """Return whether an update frees a value that identifies rows, for another row to take.
+
+        Only in a partitioned table without a clustered key: its rows are identified by unique keys,
+        others by their handle, which no update changes. Raises CodecError.
+        """
+        if not self._passed_on:
+            return False
+        before, after = self._image(handle, old), self._image(handle, new)
+        return any(before.get(each) != after.get(each) for each in self._passed_on)
 
     def _pairs(self, handle: bytes, value: bytes) -> bytes:
         """Return an image with all columns that TiDB writes, in the table's order."""

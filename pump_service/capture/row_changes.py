@@ -1,8 +1,9 @@
 """Make PrewriteValues of the changes of captured transactions.
 
 A transaction is known by its net effect for each key: the value, and the value before. So a
-TableMutation has deletes first, then updates, then inserts: a row that moves to another partition,
-or gives a unique value to another row, is gone before it comes.
+TableMutation has deletes first, then updates, then inserts: a row that moves to another partition
+is gone before it comes. An update by which a row may give the value that identifies it to another
+row is a delete and an insert, because in which order they came isn't known.
 
 A transaction of more than `MAX_VALUE_BYTES` becomes several values in the same order. Its changes
 are read once for each of the three kinds then, so that no more than one value is in memory.
@@ -148,15 +149,15 @@ class ChangeConverter:
             if kind != _DELETE and not found[kind]:
                 continue
             for batch in _batches(transaction.changes):
-                kinds = [_kind_of(change) for change in batch]
+                kinds = [self._kinds_of(change, rows.commit_ts) for change in batch]
                 if kind == _DELETE:
-                    found.update(kinds)
-                changes = [change for change, own in zip(batch, kinds, strict=True) if own == kind]
+                    found.update(itertools.chain.from_iterable(kinds))
+                changes = [change for change, own in zip(batch, kinds, strict=True) if kind in own]
                 at = 0
                 while at < len(changes):
                     at = self._convert(rows, changes, at)
                     if at < len(changes) and rows.size <= self._max_value_bytes:
-                        self._add(rows, changes[at])
+                        self._add(rows, changes[at], kind)
                         at += 1
                     if rows.size > self._max_value_bytes:
                         self.rows += rows.count
@@ -186,8 +187,11 @@ class ChangeConverter:
             if place is not None and place[0] == DDL_JOB_TABLE_ID:
                 found.jobs.append((change.key, change.value))
 
-    def _add(self, rows: PrewriteRows, change: KeyChange) -> bool:
-        """Add a change of a replicated row; return whether it is one."""
+    def _add(self, rows: PrewriteRows, change: KeyChange, only: int | None = None) -> bool:
+        """Add a change of a replicated row, or what of it is of the kind `only`.
+
+        Returns whether it is one.
+        """
         place = split_record_key(change.key)
         if place is None:
             return False
@@ -195,29 +199,47 @@ class ChangeConverter:
         converter = self._schema.converter(physical_id, rows.commit_ts)
         if converter is None:
             return False
-        kind = _kind_of(change)
+        # nothing is other, or the transaction has deleted what it inserted
+        if change.value == change.old_value:
+            return True
+        table = converter.table
         try:
-            # nothing is other, or the transaction has deleted what it inserted
-            if change.value == change.old_value:
-                return True
-            if kind == _INSERT:
-                row = converter.insert(handle, change.value)
-            elif kind == _UPDATE:
-                row = converter.update(handle, change.old_value, change.value)
-            else:
-                row = converter.delete(handle, change.old_value)
+            for kind in self._kinds_of(change, rows.commit_ts):
+                if only is not None and kind != only:
+                    continue
+                if kind == _INSERT:
+                    row = converter.insert(handle, change.value)
+                elif kind == _UPDATE:
+                    row = converter.update(handle, change.old_value, change.value)
+                else:
+                    row = converter.delete(handle, change.old_value)
+                is_misplaced = physical_id in rows.doubted and _is_misplaced(
+                    table, kind, row, physical_id
+                )
+                # As TiDB's binlog has it, which wrote to the table: landing stops there and names
+                # the row.
+                rows.add(physical_id if is_misplaced else table.id, kind, row)
         except CodecError as error:
-            table = converter.table
             raise CodecError(
                 f"table {table.full_name} (id {physical_id}), key {change.key.hex()} at commit_ts"
                 f" {rows.commit_ts}: {error}"
             ) from error
-        is_misplaced = physical_id in rows.doubted and _is_misplaced(
-            converter.table, kind, row, physical_id
-        )
-        # As TiDB's binlog has it, which wrote to the table: landing stops there and names the row.
-        rows.add(physical_id if is_misplaced else converter.table.id, kind, row)
         return True
+
+    def _kinds_of(self, change: KeyChange, commit_ts: int) -> tuple[int, ...]:
+        """Return as what a change is written."""
+        if change.is_delete:
+            return (_DELETE,)
+        if not change.old_value:
+            return (_INSERT,)
+        place = split_record_key(change.key)
+        if place is not None:
+            converter = self._schema.converter(place[0], commit_ts)
+            if converter is not None and converter.gives_key_up(
+                place[1], change.old_value, change.value
+            ):
+                return (_DELETE, _INSERT)
+        return (_UPDATE,)
 
 
 def _batches(changes: Iterable[KeyChange]) -> Iterator[list[KeyChange]]:
@@ -246,12 +268,6 @@ def _is_misplaced(table: Table, kind: int, row: bytes, physical_id: int) -> bool
         return partition_of(table, values.to_pylist()[0]) != physical_id
     except PartitionError:
         return False
-
-
-def _kind_of(change: KeyChange) -> int:
-    if change.is_delete:
-        return _DELETE
-    return _UPDATE if change.old_value else _INSERT
 
 
 def encode_ddl(start_ts: int, commit_ts: int, key: bytes, ddl: DdlBinlog) -> bytes:

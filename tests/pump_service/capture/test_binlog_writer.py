@@ -30,6 +30,8 @@ USER, SYSTEM = 2, 1
 PLAIN, PARTED, BOOTSTRAP = 50, 60, 20
 PARTITIONS = (61, 62)
 COMING = 69
+HEAP, HEAP_PARTITION = 70, 71
+"""A partitioned table whose rows have hidden row ids, and are identified by a unique key of c1."""
 
 
 def table_info(
@@ -68,6 +70,18 @@ def table_info(
     return json.dumps(info | {"partition": parted if partitions else None}).encode()
 
 
+def heap_info() -> bytes:
+    info = json.loads(table_info(HEAP, partitions=[HEAP_PARTITION]))
+    index = {
+        "id": 1,
+        "idx_name": {"O": "u"},
+        "idx_cols": [{"name": {"O": "c1"}, "offset": 1, "length": -1}],
+        "is_unique": True,
+        "state": 5,
+    }
+    return json.dumps(info | {"pk_is_handle": False, "index_info": [index]}).encode()
+
+
 def tracker() -> SchemaTracker:
     databases = [
         (hash_field_key("DBs", f"DB:{i}".encode()), n)
@@ -83,6 +97,7 @@ def tracker() -> SchemaTracker:
     tables = [
         (table_key(USER, PLAIN), table_info(PLAIN)),
         (table_key(USER, PARTED), table_info(PARTED, partitions=PARTITIONS, adding=[COMING])),
+        (table_key(USER, HEAP), heap_info()),
         (table_key(SYSTEM, BOOTSTRAP), table_info(BOOTSTRAP)),
     ]
     return SchemaTracker([*definitions, *tables], 7)
@@ -297,6 +312,34 @@ def test_a_row_that_moves_to_another_partition_is_deleted_before_it_is_inserted(
     BinlogWriter(store, tracker()).advance(iter([transaction(10, 20, *moved)]), 20)  # type: ignore[arg-type]
     kinds = [(table_id, kind) for table_id, kind, _ in rows_of(written(store)[0][3])]
     assert kinds == [(PARTED, "delete"), (PARTED, "update"), (PARTED, "insert")]
+
+
+@given(st.permutations(range(8)), st.permutations(range(8)), st.integers(1, 500))
+def test_values_that_identify_rows_of_a_heap_table_pass_from_row_to_row_in_one_transaction(
+    before: list[int], after: list[int], limit: int
+) -> None:
+    olds = [key if key < 6 else None for key in before]
+    news = [key if key < 6 else None for key in after]
+    changes = [
+        change(HEAP_PARTITION, handle, old, new)
+        for handle, (old, new) in enumerate(zip(olds, news, strict=True))
+        if (old, new) != (None, None)
+    ]
+    store = MemoryStore()
+    writer = BinlogWriter(store, tracker(), limit)  # type: ignore[arg-type]
+    writer.advance(iter([transaction(1_000_000, 2_000_000, *changes)]), 2_000_000)
+    handles = {value(key): value(handle) for handle, key in enumerate(olds) if key is not None}
+    for record in written(store)[:-1]:
+        for _, kind, pairs in rows_of(record[3]):
+            (key,) = {datum for column, datum in pairs if column == 2}
+            if kind == "delete":
+                del handles[key]
+            else:
+                assert kind == "insert" and key not in handles
+                handles[key] = pairs[0][1]
+    assert handles == {
+        value(key): value(handle) for handle, key in enumerate(news) if key is not None
+    }
 
 
 @given(
