@@ -13,8 +13,8 @@ import pytest
 
 from sluice.etl.apply import run_apply
 from sluice.etl.history.retain import retain
-from sluice.etl.settings import Apply, Relay, Settings, Upstream
-from sluice.relay import Control, consumers
+from sluice.etl.settings import Apply, Relay, Settings, Upstream, pauses
+from sluice.relay import Control
 from sluice.relay.archive import Archive, write_log
 from sluice.relay.archive.window_merging import MergeLimits
 from sluice.relay.consumers import ARCHIVE_CONSUMER, Consumers
@@ -82,7 +82,7 @@ def test_applying_notes_its_position_and_what_it_has_passed_goes_once_it_is_arch
     mariadb: MariaDBServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sluice.etl.settings.pauses.MIN_KEEP_MS", 1)
-    monkeypatch.setitem(consumers._UNITS, "m", 1_000)  # the recording is of a minute
+    monkeypatch.setitem(pauses._SPAN_UNITS_MS, "m", 1_000)  # the recording is of a minute
     monkeypatch.setattr("sluice.etl.apply._consumer_position._REPORT_INTERVAL_S", 0.0)
     url = f"file://{tmp_path}/relay"
     relay = land(RECORDINGS / "shop", url, 5_000)
