@@ -117,6 +117,7 @@ def test_a_run_that_is_told_to_end_stops_everything_it_started(tmp_path):
     assert tagged(tmp_path / "home") == []
 
 
+@pytest.mark.slow
 def test_a_run_that_was_killed_leaves_processes_which_down_ends(tmp_path):
     child = start(tmp_path / "home", "run")
     try:

@@ -101,6 +101,7 @@ def wait_for_other_tasks(stack, before):
         time.sleep(0.4)
 
 
+@pytest.mark.slow
 def test_spark_runs_python_that_sees_this_repository(stack):
     from sluice.etl import load_settings
     from sluice.etl.spark.session import attach
@@ -136,6 +137,7 @@ def test_passwords_are_readable_by_the_owner_only_and_stand_in_no_state_file(sta
         assert secret.read_text() not in state
 
 
+@pytest.mark.slow
 def test_halting_the_pipeline_ends_its_tasks_and_starting_it_runs_new_ones(stack, airflow):
     wait_pipeline(stack, airflow)
     before = tasks(stack)

@@ -93,6 +93,7 @@ def readable(site: Site, after: int) -> list[tuple[int, int]]:
     return found
 
 
+@pytest.mark.slow
 def test_a_rolling_restart_fails_no_write_and_loses_and_doubles_nothing(site: Site) -> None:
     after = site.pd.ts()
     for number in range(PUMPS):

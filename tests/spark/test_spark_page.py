@@ -185,6 +185,7 @@ def test_the_history_of_each_row_has_the_times_between_which_it_held(
     ]
 
 
+@pytest.mark.slow
 def test_a_replica_in_the_lake_house_follows_and_a_batch_may_come_again(
     place: Path, names: dict[str, Any]
 ) -> None:

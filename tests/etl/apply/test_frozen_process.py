@@ -31,7 +31,7 @@ def spread(items: list[int], count: int) -> list[int]:
     [
         pytest.param("atomic", "parallel", marks=pytest.mark.slow),
         ("parallel", "parallel"),
-        ("parallel", "atomic"),
+        pytest.param("parallel", "atomic", marks=pytest.mark.slow),
     ],
 )
 def test_wherever_a_process_is_stopped_another_takes_over_at_once_and_the_first_changes_nothing(

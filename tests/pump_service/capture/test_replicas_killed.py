@@ -98,6 +98,7 @@ def played(stage, registry):
     reader.close()
 
 
+@pytest.mark.slow
 def test_of_two_replicas_that_are_killed_at_any_moment_every_transaction_is_read_once(
     stage, registry, played
 ):
