@@ -231,17 +231,16 @@ class VersionedRows:
         if not effect.schemas and not effect.tables:
             return
         infos = dict(self._catalogs[-1].infos)
-        for info in (job.table_info, *job.table_infos):
-            if info:
-                infos[int(info["id"])] = info
+        given = {int(info["id"]): info for info in (job.table_info, *job.table_infos) if info}
+        infos |= given
         for table_id, table in effect.tables.items():
-            # exchanged: the table took the id of a partition
-            if table is not None and table_id not in infos:
+            old = before.get(table_id)
+            # exchanged: the table took the id of a partition, which may once have been a table
+            if table is not None and old is None and table_id not in given:
                 namesake = next(
                     (t for t in before.values() if t.full_name == table.full_name), None
                 )
-                infos[table_id] = infos[namesake.id] if namesake is not None else {}
-            old = before.get(table_id)
+                infos[table_id] = infos[namesake.id] if namesake else infos.get(table_id, {})
             if table is not None and old is not None:
                 self._rewrite(ts, job, old, table)
                 if (
