@@ -16,9 +16,9 @@ from pyspark.sql.types import StructType
 
 from sluice.etl.spark.remote_workers import with_credentials
 from sluice.spark.columns import ChangeColumns, find_table
-from sluice.spark.portions import PortionReader, plan_portions
+from sluice.spark.portions import PortionReader, partitions
 from sluice.spark.query import ChangeQuery, check_range
-from sluice.spark.stream import ChangePartition, ChangeStreamReader, StreamOptions
+from sluice.spark.stream import ChangeStreamReader, StreamOptions
 
 __all__ = ["SluiceDataSource", "register"]
 
@@ -82,10 +82,7 @@ class ChangeReader(DataSourceReader):  # type: ignore[misc]
         """Return a partition a portion."""
         query = self._portions.query
         assert query.since is not None and query.until is not None
-        if query.since >= query.until:
-            return []
-        found = plan_portions(query.past(), query.table, query.since, query.until)
-        return [ChangePartition(tuple(portion)) for portion in found]
+        return partitions(query.past(), query.table, query.since, query.until)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the changes of a partition. Spark gives one without a value if there is none."""

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
 
 from sluice.etl.changes.recorded_schema import RecordedSchema, SchemaTimeline
 from sluice.etl.history.history_log import HistoryLog, LogRange
@@ -22,7 +23,7 @@ from sluice.spark.columns import ChangeColumns, ids_named, is_named
 from sluice.spark.query import ChangeQuery, check_range
 from sluice.tidb.table_name import TableName
 
-__all__ = ["Portion", "PortionReader", "concerned_windows", "plan_portions"]
+__all__ = ["Portion", "PortionReader", "concerned_windows", "partitions"]
 
 PORTION_CHANGES, PORTION_BYTES = 200_000, 64 << 20
 """What a task reads: some seconds of work, so that a lost executor or a straggler costs no more."""
@@ -35,6 +36,10 @@ class Portion(NamedTuple):
 
     since: int
     until: int
+
+
+class PortionPartition(InputPartition):  # type: ignore[misc] # pyspark has no types here
+    """A portion as a partition of Spark's; its value is the range `(since, until]` of TSO."""
 
 
 def concerned_windows(
@@ -54,7 +59,7 @@ def _of_table(stretch: LogRange, name: TableName) -> LogRange:
     return stretch.only(lambda window: ids_named(RecordedSchema.from_window(window), name))
 
 
-def plan_portions(past: HistoryLog, name: TableName, since: int, until: int) -> Iterator[Portion]:
+def _portions(past: HistoryLog, name: TableName, since: int, until: int) -> Iterator[Portion]:
     """Yield portions that together hold each change of a table in (since, until] once."""
     begin, changes, size, through = since, 0, 0, since
     for window in concerned_windows(past, name, since, until):
@@ -66,6 +71,13 @@ def plan_portions(past: HistoryLog, name: TableName, since: int, until: int) -> 
         through = min(window.hi, until)
     if changes:
         yield Portion(begin, through)
+
+
+def partitions(past: HistoryLog, name: TableName, since: int, until: int) -> list[PortionPartition]:
+    """Return a partition a portion. Raises relay errors."""
+    if since >= until:
+        return []
+    return [PortionPartition(tuple(each)) for each in _portions(past, name, since, until)]
 
 
 @dataclass(frozen=True, slots=True)

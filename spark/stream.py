@@ -19,11 +19,11 @@ from sluice.etl.history.history_log import HistoryLog
 from sluice.etl.spark.remote_workers import with_credentials
 from sluice.relay.consumers import Consumers, stream_consumer
 from sluice.spark.columns import ChangeColumns
-from sluice.spark.portions import PortionReader, concerned_windows, plan_portions
+from sluice.spark.portions import PortionReader, concerned_windows, partitions
 from sluice.spark.query import ChangeQuery, ChangesError, check_range
 from sluice.tidb import tso
 
-__all__ = ["ChangePartition", "ChangeStreamReader", "StreamOptions"]
+__all__ = ["ChangeStreamReader", "StreamOptions"]
 
 _MAX_ROWS, _MAX_WINDOWS = 1_000_000, 10_000
 """Some seconds of work for a few cores; a batch that fails is read again from its beginning."""
@@ -64,10 +64,6 @@ class StreamOptions:
                 "a stream has no until", hint="read a batch, or stop the query when it is there"
             )
         return cls(options.get("consumer") or "", *limits)
-
-
-class ChangePartition(InputPartition):  # type: ignore[misc]
-    """A portion; its value is the range `(since, until]` of TSO."""
 
 
 class ChangeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
@@ -142,8 +138,7 @@ class ChangeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  
             return []
         past = self._query.past()
         check_range(past, start["tso"], end["tso"])
-        found = plan_portions(past, self._query.table, start["tso"], end["tso"])
-        return [ChangePartition(tuple(portion)) for portion in found]
+        return partitions(past, self._query.table, start["tso"], end["tso"])
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the changes of a partition."""

@@ -39,11 +39,12 @@ from sluice.etl.changes.messages.message import (
     ddl_headers,
     digits,
     frames,
-    physical_ms,
     row_headers,
+    watermark_headers,
 )
 from sluice.relay import DELETE, INSERT, UPDATE
 from sluice.tidb import column_types as types
+from sluice.tidb import tso
 from sluice.tidb.ddl_actions import Action
 from sluice.tidb.ddl_job import DdlJob
 from sluice.tidb.schema import Column, Table
@@ -137,7 +138,7 @@ class CanalJson:
         parts: list[pa.LargeBinaryArray | bytes] = [
             self._head(table.schema_name, table.name, _primary_key(table)),
             b',"isDdl":false,"type":"%b","es":' % _ROW_TYPES[batch.kind].encode(),
-            digits(physical_ms(batch.commit_ts)),
+            digits(batch.commit_ts >> tso.LOGICAL_BITS),
             b',"ts":%d,"sql":"","sqlType":' % batch.built_ms,
             objects([(c.name, _sql_type(c, batch.present)) for c in batch.columns], count),
             b',"mysqlType":',
@@ -162,7 +163,7 @@ class CanalJson:
             (
                 self._head(job.schema_name, job.table_name, NULL),
                 b',"isDdl":true,"type":"%b","es":%d,"ts":%d,"sql":'
-                % (name.encode(), physical_ms(job.commit_ts), built_ms),
+                % (name.encode(), tso.physical_ms(job.commit_ts), built_ms),
                 json_string(job.query, lossless=self._lossless),
                 b',"sqlType":null,"mysqlType":null,"old":null,"data":null',
                 b',"_tidb":{"commitTs":%d}' % job.commit_ts if self._extension else b"",
@@ -179,12 +180,12 @@ class CanalJson:
             (
                 self._head("", "", NULL),
                 b',"isDdl":false,"type":"TIDB_WATERMARK","es":%d,"ts":%d,"sql":""'
-                % (physical_ms(commit_ts), built_ms),
+                % (tso.physical_ms(commit_ts), built_ms),
                 b',"sqlType":null,"mysqlType":null,"old":null,"data":null',
                 b',"_tidb":{"watermarkTs":%d}}' % commit_ts,
             )
         )
-        return [Message(commit_ts, None, value, (("commit_ts", b"%d" % commit_ts),))]
+        return [Message(commit_ts, None, value, watermark_headers(commit_ts))]
 
     def _head(self, schema: str, table: str, key: bytes) -> bytes:
         names = json_string(schema), json_string(table), key

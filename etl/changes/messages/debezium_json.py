@@ -40,10 +40,11 @@ from sluice.etl.changes.messages.message import (
     frames,
     handle_key,
     joined,
-    physical_ms,
     row_headers,
+    watermark_headers,
 )
 from sluice.relay import DELETE, INSERT, UPDATE
+from sluice.tidb import tso
 from sluice.tidb.ddl_actions import Action
 from sluice.tidb.ddl_job import DdlJob
 from sluice.tidb.schema import Column, Table
@@ -152,7 +153,7 @@ class DebeziumJson:
         envelope = _envelope(source, built_ms, b"m", NULL, NULL)
         key = self._whole([b"{}"], _struct(_schema_name(table, "Key"), []))
         value = self._whole(envelope, self._schema(table, []))
-        return [Message(commit_ts, key, value, (("commit_ts", b"%d" % commit_ts),))]
+        return [Message(commit_ts, key, value, watermark_headers(commit_ts))]
 
     def _changes(self, batch: RowBatch, key: Sequence[Column]) -> pa.LargeBinaryArray:
         """Return one envelope each; lossless, a tombstone behind a delete."""
@@ -201,7 +202,7 @@ class DebeziumJson:
         )
         source = self._source(
             table.schema_name, table.name, digits(batch.commit_ts), digits(batch.start_ts),
-            digits(physical_ms(batch.commit_ts)),
+            digits(batch.commit_ts >> tso.LOGICAL_BITS),
         )  # fmt: skip
         envelope = _envelope(source, batch.built_ms, _OPS[batch.kind], before, after)
         return row_texts(*self._around(envelope, self._schema(table, columns)), count=count)
@@ -225,7 +226,7 @@ class DebeziumJson:
         head = {"version": version, "connector": connector, "name": _NAME}
         database, name = json_string(schema), json_string(table)
         if moment_ms is None:
-            moment_ms = b"%d" % physical_ms(commit_ts)
+            moment_ms = b"%d" % tso.physical_ms(commit_ts)
         return [
             json.dumps(head, separators=(",", ":")).encode()[:-1],
             b',"ts_ms":',

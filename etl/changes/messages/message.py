@@ -37,8 +37,6 @@ Images = dict[str, pa.Array]
 _HEAD = struct.Struct("<qiiI")
 _HEADS = np.dtype([("commit_ts", "<i8"), ("key", "<i4"), ("value", "<i4"), ("headers", "<u4")])
 _NULL_SIZE = -1
-_PHYSICAL_SHIFT_BITS = 18
-"""A TSO's physical part, in ms, is above its logical part."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,11 +149,6 @@ def handle_key(table: Table) -> tuple[str, ...]:
     return ()
 
 
-def physical_ms(commit_ts: Any) -> Any:
-    """Return a TSO's moment in Unix ms, of a number or an array."""
-    return commit_ts >> _PHYSICAL_SHIFT_BITS
-
-
 def digits(numbers: npt.NDArray[Any] | pa.Array) -> pa.LargeBinaryArray:
     """Return whole numbers as text; nulls stay null."""
     array = numbers if isinstance(numbers, pa.Array) else pa.array(numbers)
@@ -181,11 +174,16 @@ def add_header(
     return join(headers, f"\0{name}\0".encode(), values)
 
 
+def watermark_headers(commit_ts: int) -> tuple[tuple[str, bytes], ...]:
+    """Return the headers of a watermark's message."""
+    return (("commit_ts", b"%d" % commit_ts),)
+
+
 def ddl_headers(job: DdlJob) -> tuple[tuple[str, bytes], ...]:
     """Return the headers of a DDL statement's message, as `row_headers`."""
     name = full_name(job.schema_name, job.table_name) if job.table_name else job.schema_name
     return (
-        ("commit_ts", b"%d" % job.commit_ts),
+        *watermark_headers(job.commit_ts),
         ("start_ts", b"%d" % job.start_ts),
         ("table", name.encode()),
     )

@@ -43,6 +43,7 @@ from sluice.etl.changes.messages.message import (
     frames,
     handle_key,
     row_headers,
+    watermark_headers,
 )
 from sluice.relay import DELETE, UPDATE
 from sluice.tidb import column_types as types
@@ -96,8 +97,9 @@ class OpenProtocol:
     def watermark(self, commit_ts: int, built_ms: int) -> list[Message]:
         """Return the watermark."""
         key = b'{"ts":%d,"t":%d}' % (commit_ts, _RESOLVED)
-        headers = (("commit_ts", b"%d" % commit_ts),)
-        return [Message(commit_ts, _VERSION + _sized(key), _sized(b""), headers)]
+        return [
+            Message(commit_ts, _VERSION + _sized(key), _sized(b""), watermark_headers(commit_ts))
+        ]
 
     def _row(self, batch: RowBatch, image: Images) -> pa.LargeBinaryArray:
         handle = handle_key(batch.table)

@@ -41,12 +41,17 @@ def copies_differ(hosts: Sequence[str], commit_ts: int, start_ts: int) -> Binlog
     )
 
 
-def keys_of(batch: pa.RecordBatch) -> bytes:
-    """Return commit_ts and start_ts of each row of a batch."""
-    keys = np.empty(batch.num_rows, _KEY)
+def keys_of(rows: pa.RecordBatch | pa.Table) -> Keys:
+    """Return commit_ts and start_ts of each row."""
+    keys = np.empty(rows.num_rows, _KEY)
     for name in _KEY.names or ():
-        keys[name] = batch[name].to_numpy()
-    return keys.tobytes()
+        keys[name] = rows[name].to_numpy()
+    return keys
+
+
+def encode_keys(keys: Sequence[Keys]) -> str:
+    """Return keys as the text that is in a worker's statistics."""
+    return base64.b64encode(b"".join(each.tobytes() for each in keys)).decode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +78,7 @@ def shared_transactions(
         hosts = tasks[one["n"]]["host"], tasks[other["n"]]["host"]
         if hosts[0] == hosts[1]:
             continue
-        shared = np.intersect1d(decoded(base64.b64decode(keys)), decoded(base64.b64decode(others)))
+        shared = np.intersect1d(_decode_keys(keys), _decode_keys(others))
         if not len(shared):
             continue
         known = set(map(tuple, shared.tolist()))
@@ -85,16 +90,12 @@ def shared_transactions(
             if first.get(key) != second.get(key) and key[0] not in tasks[one["n"]]["skips"]:
                 raise copies_differ(hosts, *key)
         other["ddls"] = [ddl for ddl in other["ddls"] if _key_of(ddl) not in known]
-        parts = tuple(
-            Part.from_dict(each["part"]) if each["part"] else None for each in (one, other)
-        )
-        found.append(SharedTransactions(hosts, (parts[0], parts[1]), shared))
+        found.append(SharedTransactions(hosts, (_part_of(one), _part_of(other)), shared))
     return tuple(found)
 
 
-def decoded(keys: bytes) -> Keys:
-    """Return what `keys_of` has made."""
-    return np.frombuffer(bytearray(keys), _KEY)
+def _decode_keys(text: str) -> Keys:
+    return np.frombuffer(base64.b64decode(text), _KEY)
 
 
 def _part_of(answer: Mapping[str, Any]) -> Part | None:
@@ -150,8 +151,8 @@ def _rows_of(storage: Storage, part: Part | None, keys: Keys) -> pa.Table:
 
 
 def _is_among(batch: pa.RecordBatch, keys: Keys) -> npt.NDArray[np.bool_]:
-    return np.isin(np.frombuffer(keys_of(batch), _KEY), keys)
+    return np.isin(keys_of(batch), keys)
 
 
 def _keys_in(table: pa.Table) -> Keys:
-    return np.unique(np.frombuffer(b"".join(map(keys_of, table.to_batches())), _KEY))
+    return np.unique(keys_of(table))

@@ -25,8 +25,7 @@ _Key = tuple[int, int, int]
 def in_order(batches: Iterable[pa.RecordBatch]) -> pa.Table:
     """Return the row changes of whole payloads with each transaction's kinds in order."""
     table = pa.Table.from_batches(batches, PART_SCHEMA).combine_chunks()
-    keys = _keys(table)
-    order = np.lexsort((keys[:, 2], keys[:, 1], keys[:, 0]))
+    order = _order(_keys(table))
     return table if (order[1:] > order[:-1]).all() else table.take(pa.array(order))
 
 
@@ -43,7 +42,7 @@ def join_shares(shares: Sequence[Iterator[pa.Table]]) -> Iterator[pa.RecordBatch
         taken = [head.take(through) for head in heads]
         table = pa.concat_tables(taken).combine_chunks()
         keys = _keys(table)
-        order = np.lexsort((keys[:, 2], keys[:, 1], keys[:, 0]))
+        order = _order(keys)
         keys = keys[order, :2]
         begins = np.append(True, (keys[1:] != keys[:-1]).any(axis=1))
         firsts = np.flatnonzero(begins)
@@ -95,3 +94,8 @@ class _Head:
 def _keys(table: pa.Table) -> _Keys:
     commit, start, kind = (table[name].to_numpy() for name in ("commit_ts", "start_ts", "kind"))
     return np.column_stack((commit, start, DELETE - kind)).astype(np.int64, copy=False)
+
+
+def _order(keys: _Keys) -> npt.NDArray[np.int64]:
+    """Return the places of rows by ascending key; those of one key stay as they were."""
+    return np.lexsort((keys[:, 2], keys[:, 1], keys[:, 0]))

@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from sluice.etl.landing.extract.captured import PartJoiner, is_captured
-from sluice.etl.landing.extract.copies import Keys, copies_differ, decoded, keys_of
+from sluice.etl.landing.extract.copies import Keys, copies_differ, encode_keys, keys_of
 from sluice.etl.landing.extract.row_extractor import BinlogDecodeError, RowExtractor
 from sluice.etl.landing.extract.shares import in_order, join_shares
 from sluice.etl.landing.extract.source import prefetched_range, read_range
@@ -164,7 +164,7 @@ class _RangeExtraction:
         )
         self._left_out: list[dict[str, Any]] = []
         self._transactions = 0
-        self._keys: list[bytes] = []
+        self._keys: list[Keys] = []
         self._is_captured = False
 
     def transactions(self) -> Iterator[pa.RecordBatch]:
@@ -200,7 +200,7 @@ class _RangeExtraction:
 
     def keys(self) -> Keys:
         """Return the timestamps of a share's transactions that were read."""
-        found = decoded(b"".join(self._keys))
+        found = np.concatenate(self._keys or [keys_of(WINDOW_SCHEMA.empty_table())])
         for (commit_ts, part_ts), own in self._parts.owners.items():
             is_part = (found["commit_ts"] == commit_ts) & (found["start_ts"] == part_ts)
             found["start_ts"][is_part] = own
@@ -235,7 +235,7 @@ class _RangeExtraction:
             "skipped": {"internal_changes": totals.internal_changes, "fake_ddls": totals.fake_ddls},
             "worker_ms": {},
             "is_captured": self._is_captured,
-            "keys": base64.b64encode(b"".join(self._keys)).decode(),
+            "keys": encode_keys(self._keys),
         }
 
 
