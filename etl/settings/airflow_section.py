@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 
 from sluice.etl.settings.errors import SettingsError
 from sluice.etl.settings.pauses import span_ms
+from sluice.tidb.table_name import names_table
 
 __all__ = ["Airflow"]
 
 _PREFIX = re.compile(r"[A-Za-z0-9_.-]*\Z")
-_TABLE = re.compile(r"[^.]+\..+\Z")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,5 +67,5 @@ class Airflow:
         if self.deadline and not self.notify:
             raise SettingsError("[airflow] deadline calls notify, which isn't set")
         for table in self.assets:
-            if not _TABLE.match(table):
+            if not names_table(table):
                 raise SettingsError(f"[airflow] assets: {table!r}: schema.table expected")

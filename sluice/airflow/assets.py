@@ -7,6 +7,8 @@ from urllib.parse import quote
 
 from airflow.sdk import Asset
 
+from sluice.tidb.table_name import TableName
+
 __all__ = ["table_asset"]
 
 _UNNAMED = "sluice.toml"
@@ -16,11 +18,8 @@ _UNNAMED = "sluice.toml"
 def table_asset(pipeline: str, table: str, **options: Any) -> Asset:
     """Return the asset ``sluice://<pipeline>/<schema>/<table>`` of the table ``schema.table``.
 
-    `options`: as Airflow's Asset, such as `watchers`. Raises ValueError for a table without a
-    schema.
+    `options`: as Airflow's Asset, such as `watchers`. Raises TableNameError, a ValueError.
     """
-    schema, dot, name = table.partition(".")
-    if not (schema and dot and name):
-        raise ValueError(f"table {table!r}: schema.table expected")
-    uri = f"sluice://{pipeline or _UNNAMED}/{quote(schema, safe='')}/{quote(name, safe='')}"
+    parts = (quote(part, safe="") for part in TableName.parse(table))
+    uri = "/".join((f"sluice://{pipeline or _UNNAMED}", *parts))
     return Asset(uri, **options)

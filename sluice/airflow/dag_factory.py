@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from importlib import import_module
+from pkgutil import resolve_name
 from typing import Any
 
 from airflow.providers.standard.operators.hitl import ApprovalOperator
@@ -130,8 +131,7 @@ class _Notifier:
         self._path = path
 
     def __call__(self, context: Any) -> None:
-        module, _, name = self._path.rpartition(".")
-        target = getattr(import_module(module), name)
+        target = resolve_name(self._path)
         (target() if isinstance(target, type) else target)(context)
 
 

@@ -174,3 +174,11 @@ def test_a_kill_that_comes_before_or_after_the_work_changes_nothing(count):
     task.on_kill()
     task.execute(context())
     task.on_kill()
+
+
+def test_the_asset_of_a_table_has_its_schema_and_its_name_apart():
+    assert airflow.table_asset("shop", "shop.orders").uri == "sluice://shop/shop/orders"
+    assert airflow.table_asset("", "`my.db`.a/b").uri == "sluice://sluice.toml/my.db/a%2Fb"
+    for text in ("orders", ".orders", "shop."):
+        with pytest.raises(ValueError, match="names no table"):
+            airflow.table_asset("shop", text)

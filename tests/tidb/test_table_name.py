@@ -14,7 +14,17 @@ from hypothesis import strategies as st
 from sluice.tidb.table_name import TableName, TableNameError, exactly, fits, full_name, schema_fits
 
 ROOT = Path(__file__).parents[2]
-ROOMS = ("cli", "dags", "etl", "expectations", "plugins", "relay", "tidb")
+ROOMS = (
+    "cli",
+    "dags",
+    "etl",
+    "expectations",
+    "plugins",
+    "relay",
+    "sluice/airflow",
+    "spark",
+    "tidb",
+)
 PARTS = st.text(st.sampled_from("ab.`*?[]'\" %ÄΣ🙂"), min_size=1, max_size=6) | st.text(
     min_size=1, max_size=12
 )
