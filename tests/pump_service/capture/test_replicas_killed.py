@@ -8,16 +8,14 @@ import httpx
 import pytest
 
 from sluice.etl.landing.extract import read_range
-from sluice.etl.landing.planner import CommitsPurgedError, PumpUnavailableError, WindowPlanner
-from sluice.etl.settings import Window as Limits
-from sluice.tidb import EtcdClient, NodeStatus, PumpReadError, Registry
+from sluice.etl.landing.planner import CommitsPurgedError
+from sluice.tidb import EtcdClient, Registry
 from tests import recorded_changes
 from tests.pump_service.capture.captured_stage import TIMEOUT_S, Stage, expected
+from tests.pump_service.capture.window_taker import CLUSTER_ID, WindowTaker
 from tests.pump_service.pumpkit import Etcd
 
 NAME = "08-scan-from-start"
-CLUSTER_ID = 7096212345678901234
-LIMITS = Limits(max_transactions=50, idle_interval_ms=0)
 KILLS = 5
 
 
@@ -41,45 +39,22 @@ def stage(tmp_path, etcd):
     made.close()
 
 
-class Reader:
-    """Lands windows as landing does, into a list; `now` is the upstream's clock."""
+class Reader(WindowTaker):
+    """Reads windows into a list of rows."""
 
     def __init__(self, begin, registry):
-        self.now = self.lo = begin
-        self.rows, self.hosts = [], set()
-        self._registry = registry
-        self._planner = WindowPlanner(CLUSTER_ID, LIMITS, lambda: self.now + 1, registry.pumps)
+        super().__init__(begin, registry)
+        self.rows = []
 
-    def land(self):
-        """Land the next window. Return whether there was one."""
-        try:
-            plan = self._planner.plan(self.lo, empty_now=True) if self.now > self.lo else None
-            if plan is None:
-                return False
-            found = [
-                row
-                for each in plan.ranges
-                for batch in read_range(each.host, CLUSTER_ID, each.lo, each.hi)
-                for row in zip(*(column.to_pylist() for column in batch.columns))
-            ]
-        except (PumpUnavailableError, PumpReadError):
-            return False
+    def take(self, plan):
+        found = [
+            row
+            for each in plan.ranges
+            for batch in read_range(each.host, CLUSTER_ID, each.lo, each.hi)
+            for row in zip(*(column.to_pylist() for column in batch.columns))
+        ]
         assert len({each.host for each in plan.ranges}) <= 1
-        self.hosts |= {each.host for each in plan.ranges}
         self.rows += found
-        self.lo = plan.hi
-        status = NodeStatus("reader", "here", "paused", max_commit_ts=self.lo)
-        self._registry.update_drainer(status)
-        return True
-
-    def wait_through(self, ts, stage):
-        deadline = time.monotonic() + TIMEOUT_S
-        while self.lo < ts:
-            stage.advance(ts)
-            assert self.land() or time.monotonic() < deadline, (self.lo, ts)
-
-    def close(self):
-        self._planner.close()
 
 
 @pytest.fixture

@@ -5,26 +5,22 @@ transaction once.
 import itertools
 import random
 import signal
-import time
 
 import pyarrow as pa
 import pytest
 
 from sluice.etl.landing._job import LandingJob
 from sluice.etl.landing.extract import LandRanges, RowExtractor
-from sluice.etl.landing.planner import PumpUnavailableError, WindowPlanner
-from sluice.etl.settings import Window as Limits
 from sluice.relay import PART_SCHEMA, RelayLog, read_parts
-from sluice.tidb import EtcdClient, NodeStatus, PumpReadError, Registry
+from sluice.tidb import EtcdClient, Registry
 from sluice.tidb.codec.memcomparable import decode_int
 from sluice.tidb.window_schema import WINDOW_SCHEMA
 from tests import recorded_changes
-from tests.pump_service.capture.captured_stage import TIMEOUT_S, ShareHolder, Stage, expected
+from tests.pump_service.capture.captured_stage import ShareHolder, Stage, expected
+from tests.pump_service.capture.window_taker import CLUSTER_ID, WindowTaker
 from tests.pump_service.pumpkit import Etcd
 
 NAME = "08-scan-from-start"
-CLUSTER_ID = 7096212345678901234
-LIMITS = Limits(max_transactions=50, idle_interval_ms=0)
 SHARES = 3
 ACCIDENTS = 6
 
@@ -52,48 +48,22 @@ def stage(tmp_path, etcd, history):
     made.close()
 
 
-class Lander:
+class Lander(WindowTaker):
     """Lands windows by the real planner and the workers' function, without Spark."""
 
     def __init__(self, begin, registry, folder):
-        self.now = self.lo = begin
+        super().__init__(begin, registry)
         self.relay = RelayLog.open(f"file://{folder}/relay")
-        self.parts, self.transactions, self.hosts, self.windows = [], 0, set(), 0
-        self._registry = registry
-        self._planner = WindowPlanner(CLUSTER_ID, LIMITS, lambda: self.now + 1, registry.pumps)
-        self._register()
+        self.parts, self.transactions, self.windows = [], 0, 0
+        self.register()
         work = LandRanges(self.relay.url, CLUSTER_ID)
         self._job = LandingJob(lambda tasks, *_, **__: list(work(iter(tasks.to_batches()))))
 
-    def land(self):
-        """Land the next window. Return whether there was one."""
-        try:
-            plan = self._planner.plan(self.lo, empty_now=True) if self.now > self.lo else None
-            if plan is None:
-                return False
-            self.windows += 1
-            result = self._job.run(plan, f"token{self.windows}", 60.0)
-        except (PumpUnavailableError, PumpReadError):
-            return False
-        self.hosts |= {one.host for each in plan.ranges for one in (each, *each.others)}
+    def take(self, plan):
+        self.windows += 1
+        result = self._job.run(plan, f"token{self.windows}", 60.0)
         self.parts += result.parts
         self.transactions += result.transactions
-        self.lo = plan.hi
-        self._register()
-        return True
-
-    def _register(self):
-        status = NodeStatus("reader", "here", "paused", max_commit_ts=self.lo)
-        self._registry.update_drainer(status)
-
-    def wait_through(self, ts, stage):
-        deadline = time.monotonic() + TIMEOUT_S
-        while self.lo < ts:
-            stage.advance(ts)
-            assert self.land() or time.monotonic() < deadline, (self.lo, ts)
-
-    def close(self):
-        self._planner.close()
 
 
 @pytest.fixture

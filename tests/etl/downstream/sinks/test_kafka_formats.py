@@ -1,19 +1,12 @@
-"""A topic in a format of row changes has each change once, and says itself where to go on.
-
-The broker is librdkafka's own mock, or the one in SLUICE_TEST_KAFKA (see test_kafka_sink.py).
-"""
+"""A topic in a format of row changes has each change once, and says itself where to go on."""
 
 from __future__ import annotations
 
-import os
 import secrets
-import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
 
 from sluice.etl.apply import run_apply
 from sluice.etl.changes.messages import Message
@@ -30,22 +23,12 @@ from tests.etl.changes.messages.recorded_messages import (
     snapshot_rows,
     snapshot_ts,
 )
+from tests.etl.downstream.sinks.kafka_topic import broker, read_topic  # noqa: F401 a fixture
 from tests.etl.preparing import local_preparer
 from tests.etl.relay_from_recording import RECORDINGS, land
 
 CLUSTER = 7
-REAL = os.environ.get("SLUICE_TEST_KAFKA", "")
 RECORDING, SNAPSHOT = RECORDINGS / "ddl", "a_two_items"
-
-
-@pytest.fixture(scope="module")
-def broker() -> Iterator[str]:
-    if REAL:
-        yield REAL
-        return
-    mock = Producer({"test.mock.num.brokers": 1, "log_level": 0})
-    (metadata,) = mock.list_topics(timeout=60).brokers.values()
-    yield f"{metadata.host}:{metadata.port}"
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +39,7 @@ def relay(tmp_path_factory: pytest.TempPathFactory) -> RelayLog:
 
 
 @pytest.fixture
-def topic(broker: str, tmp_path: Path) -> Kafka:
+def topic(broker: str, tmp_path: Path) -> Kafka:  # noqa: F811
     return Kafka(
         brokers=broker,
         topic=f"sluice-{secrets.token_hex(6)}",
@@ -67,29 +50,11 @@ def topic(broker: str, tmp_path: Path) -> Kafka:
 
 def consumed(options: Kafka) -> list[Message]:
     """Return what a consumer gets from the topic."""
-    consumer = Consumer(
-        {
-            "bootstrap.servers": options.brokers,
-            "group.id": "test",
-            "enable.auto.commit": False,
-            "isolation.level": "read_committed",
-            "enable.partition.eof": True,
-            "auto.offset.reset": "earliest",
-        }
-    )
-    consumer.assign([TopicPartition(options.topic, 0, 0)])
     found = []
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        message = consumer.poll(1)
-        if message is None:
-            continue
-        if message.error():
-            break
+    for message in read_topic(options):
         headers = tuple((name, bytes(value)) for name, value in message.headers() or ())
         commit_ts = int(dict(headers)["commit_ts"])
         found.append(Message(commit_ts, message.key(), message.value(), headers))
-    consumer.close()
     return found
 
 

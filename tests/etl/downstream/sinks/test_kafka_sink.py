@@ -1,24 +1,16 @@
-"""Kafka: every transaction is in the topic once, whatever stops the process that sends.
-
-The broker is librdkafka's own mock, in the test's process, which speaks the protocol over TCP. It
-knows transactions, but doesn't hide those that were given up and shuts nobody out; to see that too,
-name a broker in SLUICE_TEST_KAFKA (host:port).
-"""
+"""Kafka: every transaction is in the topic once, whatever stops the process that sends."""
 
 from __future__ import annotations
 
-import os
 import random
 import secrets
 import socket
 import sys
 import textwrap
-import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Producer
 
 from sluice.etl.apply import run_apply
 from sluice.etl.changes.formats.binlog_file import commit_ts_of, split_records
@@ -32,26 +24,16 @@ from sluice.etl.downstream.sinks._kafka_client import KafkaUnavailableError
 from sluice.etl.downstream.sinks.kafka import KafkaSink
 from sluice.etl.settings import Apply, Downstream, Kafka, Relay, Settings, SettingsError, Upstream
 from sluice.relay import RelayLog
+from tests.etl.downstream.sinks.kafka_topic import REAL, broker, read_topic  # noqa: F401 a fixture
 from tests.etl.killed_writer import ON_BATCH, ends_by_itself
 from tests.etl.preparing import local_preparer
 from tests.etl.relay_from_recording import RECORDINGS, committed, land
 
 CLUSTER = 7
-REAL = os.environ.get("SLUICE_TEST_KAFKA", "")
-
-
-@pytest.fixture(scope="module")
-def broker() -> Iterator[str]:
-    if REAL:
-        yield REAL
-        return
-    mock = Producer({"test.mock.num.brokers": 1, "log_level": 0})
-    (metadata,) = mock.list_topics(timeout=60).brokers.values()
-    yield f"{metadata.host}:{metadata.port}"
 
 
 @pytest.fixture
-def options(broker: str, tmp_path: Path) -> Kafka:
+def options(broker: str, tmp_path: Path) -> Kafka:  # noqa: F811
     return Kafka(
         brokers=broker,
         topic=f"sluice-{secrets.token_hex(6)}",
@@ -74,29 +56,9 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> RelayLog:
 
 def messages(options: Kafka, isolation: str = "read_committed") -> list[bytes]:
     """What a consumer gets from the topic."""
-    consumer = Consumer(
-        {
-            "bootstrap.servers": options.brokers,
-            "group.id": "test",
-            "enable.auto.commit": False,
-            "isolation.level": isolation,
-            "enable.partition.eof": True,
-            "auto.offset.reset": "earliest",
-        }
-    )
-    consumer.assign([TopicPartition(options.topic, 0, 0)])
-    found = []
-    deadline = time.monotonic() + 30
-    while time.monotonic() < deadline:
-        message = consumer.poll(1)
-        if message is None:
-            continue
-        if message.error():
-            break
-        assert message.key() is None
-        found.append(message.value() or b"")
-    consumer.close()
-    return found
+    found = read_topic(options, isolation, timeout_s=30)
+    assert all(message.key() is None for message in found)
+    return [message.value() or b"" for message in found]
 
 
 def configured(relay: RelayLog, options: Kafka) -> Settings:
