@@ -6,7 +6,7 @@ in a process, for each share that is its own.
 
 Members may see each other differently for a while, and one that is frozen doesn't see that others
 took its shares. Then a share has two pumps, which are replicas of each other, or none, and landing
-waits. Neither can harm, so nobody needs a lock.
+waits. Neither can harm, so no member needs a lock.
 """
 
 from __future__ import annotations
@@ -238,7 +238,7 @@ class ShareHolder:
     def _has_successor(self, number: int, node_id: str) -> bool:
         """Return whether another pump of the share is as far as the one here.
 
-        Without a pipeline nobody can say what is still wanted: a copy may be under way that begins
+        Without a pipeline it is unknown what is still wanted: a copy may be under way that begins
         with what the pump here has.
         """
         pumps = self._registry.pumps()
@@ -272,7 +272,7 @@ class ShareHolder:
         )
 
     def _begin(self, share: Share) -> int:
-        """Return the TSO behind which a new pump of a share begins; 0 where nobody wants history.
+        """Return the TSO behind which a share's new pump begins; 0 if no reader wants history.
 
         That is what every pipeline has landed. Where TiKV has it no longer, it is what the share's
         former pump had come to: its own claim keeps the versions behind.

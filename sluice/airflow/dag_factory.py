@@ -152,7 +152,9 @@ def plan_task(pipeline: NamedPipeline, kind: str) -> Any:
 
         scheduled, form = is_scheduled(dag_run), dict(params or {})
         if form.get("approve"):
-            form["plan_only"] = True  # the job begins after it: until then it keeps nobody waiting
+            form["plan_only"] = (
+                True  # the job begins after it: until then no other job waits for it
+            )
         found = run_job_task(
             pipeline,
             "plan",
@@ -198,7 +200,7 @@ def approval_param(*, default: bool) -> Param:
         type="boolean",
         title="Wait for approval",
         description=(
-            "Show the plan under Required actions, and begin when somebody has approved it. Who did"
+            "Show the plan under Required actions, and begin when a person has approved it. Who did"
             " is kept with the run."
         ),
     )

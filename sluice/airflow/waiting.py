@@ -24,7 +24,7 @@ __all__ = ["SluiceCompletedTrigger", "SluiceReached", "SluiceReachedTrigger"]
 DOWNSTREAM, ARCHIVE = "downstream", "archive"
 """The places at which a pipeline may be complete through a moment."""
 POLL_INTERVAL_S = 5.0
-"""A look costs one query of the downstream, and nobody notices five seconds in a batch."""
+"""A look costs one query of the downstream, and a batch doesn't notice five seconds."""
 _ANSWER_TIMEOUT_S = 10.0
 """The downstream and the relay log answer within this, or the next look waits for them."""
 EVENT_SPACING_S = 30.0

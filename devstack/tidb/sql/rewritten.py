@@ -21,7 +21,7 @@ _CHANGES = {Action.MODIFY_COLUMN, Action.MULTI_SCHEMA_CHANGE}
 
 
 def rewritten_columns(job: DdlHistoryJob, old: Table, new: Table) -> list[tuple[Column, Column]]:
-    """Return (as it was, as it is) of each such column."""
+    """Return the old and the new definition of each column that the job converts."""
     if job.type not in _CHANGES or "ADD COLUMN" in job.query.upper():
         return []
     gone = [

@@ -30,7 +30,7 @@ def in_order(batches: Iterable[pa.RecordBatch]) -> pa.Table:
 
 
 def join_shares(shares: Sequence[Iterator[pa.Table]]) -> Iterator[pa.RecordBatch]:
-    """Yield the row changes of all shares in commit order, with positions that count anew.
+    """Yield the row changes of all shares in commit order, with positions that count from 0 again.
 
     Each share's tables come from `in_order`, ascending. One of each is in memory at a time.
     """
