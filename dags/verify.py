@@ -1,7 +1,7 @@
 """Define the DAG ``verify``: compare both sides at a live checkpoint, beside replication.
 
-Replication does not pause. The DAG compares all tables every `[verify] every`, unless an
-operator has meanwhile. Triggered with a form, it compares the tables of the form at once. `plan` records the
+Replication does not pause. The DAG compares all tables every `[verify] every`, unless an operator
+has meanwhile. Triggered with a form, it compares the tables of the form at once. `plan` records the
 job, `compare` does it: killed, or triggered again with the same values, it continues with the
 tables that are left; `sluice jobs` shows how far it is, pauses it, and cancels it. Rows that differ
 fail the run, which names them.
