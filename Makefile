@@ -3,10 +3,11 @@ MAKEFLAGS += --no-print-directory
 # a shell that forbids bytecode would have every process that the tests start compile all modules anew
 unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
-.PHONY: help setup run up down status test test-all test-stores test-cluster test-downstream lint spark-classes docs screenshots wheel tarball clean
+.PHONY: help setup run up down status test test-all test-stores test-cluster test-downstream test-kafka kafka-tests lint spark-classes docs screenshots wheel tarball clean
 
 PYTHON := .venv/bin/python
 SLUICE := .venv/bin/sluice
+KAFKA_TESTS := tests/etl/downstream/sinks/test_kafka_*.py tests/etl/verify/reapply/test_reapply_kafka.py
 DOWNSTREAM_TESTS := tests/etl/downstream tests/etl/verify tests/etl/apply tests/etl/copy/test_random_tables.py
 
 help: ## this list
@@ -49,6 +50,12 @@ test-cluster: setup ## all recordings through a Spark cluster whose workers and 
 
 test-downstream: setup ## sinks, DDL, checkpoint, verification and applying against a real MySQL, or a server of yours: PORT=3306
 	@$(if $(PORT),$(PYTHON) -m pytest -n0 --downstream-server $(PORT),tests/real_mysql.sh) $(DOWNSTREAM_TESTS)
+
+test-kafka: setup ## the Kafka sink against a real Apache Kafka broker, of jars from Maven Central
+	@$(PYTHON) -m tests.kafka_broker $(KAFKA_TESTS)
+
+kafka-tests:
+	@echo $(KAFKA_TESTS)
 
 docs: setup ## the documentation as a site in site/, made without network; open site/index.html
 	@NO_MKDOCS_2_WARNING=1 $(PYTHON) -m mkdocs build --strict --quiet

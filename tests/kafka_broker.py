@@ -1,0 +1,162 @@
+"""Run tests against a real Apache Kafka broker, whose jars come from Maven Central.
+
+    python -m tests.kafka_broker PYTEST-ARGUMENT …     # `make test-kafka` names them
+
+The jars of `kafka_jars.txt` go to .venv/kafka, once, and each must have its listed SHA-256. The
+broker is its own controller (KRaft), listens on free loopback ports and keeps its data in a
+temporary folder. Tests find it in SLUICE_TEST_KAFKA. MAVEN_CENTRAL=URL is another repository.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+
+ROOT = Path(__file__).parents[1]
+LIST = Path(__file__).with_name("kafka_jars.txt")
+JARS = ROOT / ".venv" / "kafka"
+MAVEN_CENTRAL = os.environ.get("MAVEN_CENTRAL", "https://repo1.maven.org/maven2")
+NOT_AVAILABLE = 69
+"""Exit code (EX_UNAVAILABLE) where jars or Java are not to be had: `.ci/run` goes on then."""
+_START_TIMEOUT_S = 120
+_CLUSTER = "Zb3BZc3pRzqN1uVGbQ1wqA"
+_SETTINGS = """\
+process.roles=broker,controller
+node.id=1
+controller.quorum.voters=1@127.0.0.1:{controller}
+listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
+advertised.listeners=PLAINTEXT://127.0.0.1:{port}
+controller.listener.names=CONTROLLER
+log.dirs={folder}/data
+offsets.topic.replication.factor=1
+offsets.topic.num.partitions=1
+transaction.state.log.replication.factor=1
+transaction.state.log.num.partitions=1
+transaction.state.log.min.isr=1
+group.initial.rebalance.delay.ms=0
+"""
+
+
+class NotAvailableError(Exception):
+    """The broker can't be had on this machine; the text has the reason."""
+
+
+def fetch_jars(folder: Path = JARS) -> Path:
+    """Return the folder with all jars of the list, after fetching those that are missing.
+
+    Raises NotAvailableError.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    listed = [line.split() for line in LIST.read_text(encoding="utf-8").splitlines()]
+    missing = [(checksum, path) for checksum, path in listed if not _local(folder, path).exists()]
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda entry: _fetch(folder, *entry), missing))
+    wanted = {_local(folder, path) for _, path in listed}
+    for other in set(folder.glob("*.jar")) - wanted:
+        other.unlink()  # of another version of the list: all jars are on the class path
+    return folder
+
+
+def _local(folder: Path, path: str) -> Path:
+    return folder / path.rpartition("/")[2]
+
+
+def _fetch(folder: Path, checksum: str, path: str) -> None:
+    url = f"{MAVEN_CENTRAL}/{path}"
+    try:
+        with urllib.request.urlopen(url, timeout=60) as answer:
+            content = answer.read()
+    except (OSError, urllib.error.URLError) as error:
+        raise NotAvailableError(f"{url}: {error}") from error
+    if hashlib.sha256(content).hexdigest() != checksum:
+        raise NotAvailableError(f"{url}: its SHA-256 is not {checksum} of {LIST.name}")
+    temporary = _local(folder, path).with_suffix(".tmp")
+    temporary.write_bytes(content)
+    temporary.rename(_local(folder, path))
+
+
+@contextlib.contextmanager
+def running_broker(settings: str = "") -> Iterator[str]:
+    """Start a broker with further settings, yield its host:port, and end it.
+
+    Raises NotAvailableError.
+    """
+    java = shutil.which("java")
+    if java is None:
+        raise NotAvailableError("there is no java: make setup")
+    command = [java, "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp"]
+    command.append(f"{fetch_jars()}/*")
+    with tempfile.TemporaryDirectory(prefix="kafka-") as name:
+        folder = Path(name)
+        port, controller = _free_ports(2)
+        properties = folder / "server.properties"
+        properties.write_text(
+            _SETTINGS.format(port=port, controller=controller, folder=name) + settings,
+            encoding="utf-8",
+        )
+        with (folder / "log").open("wb") as log:
+            format_it = ["kafka.tools.StorageTool", "format", "-t", _CLUSTER, "-c"]
+            subprocess.run(
+                [*command, *format_it, properties], check=True, stdout=log, stderr=subprocess.STDOUT
+            )
+            server = subprocess.Popen(
+                [*command, "kafka.Kafka", properties], stdout=log, stderr=subprocess.STDOUT
+            )
+        try:
+            _wait(server, f"127.0.0.1:{port}", folder / "log")
+            yield f"127.0.0.1:{port}"
+        finally:
+            server.kill()  # its data goes, too
+            server.wait()
+
+
+def _free_ports(count: int) -> list[int]:
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+
+
+def _wait(server: subprocess.Popen[bytes], address: str, log: Path) -> None:
+    client = AdminClient({"bootstrap.servers": address, "log_level": 0})
+    deadline = time.monotonic() + _START_TIMEOUT_S
+    while True:
+        if server.poll() is not None or time.monotonic() > deadline:
+            tail = "\n".join(log.read_text(errors="replace").splitlines()[-8:])
+            raise RuntimeError(f"the Kafka broker at {address} did not start:\n{tail}")
+        with contextlib.suppress(KafkaException):
+            if client.list_topics(timeout=1).brokers:
+                return
+
+
+def main(arguments: list[str]) -> int:
+    """Run pytest beside a broker."""
+    try:
+        with running_broker() as address:
+            print(f"kafka_broker: Apache Kafka at {address}", flush=True)
+            environment = os.environ | {"SLUICE_TEST_KAFKA": address}
+            command = [sys.executable, "-m", "pytest", "-n0", *arguments]
+            return subprocess.call(command, cwd=ROOT, env=environment)
+    except NotAvailableError as error:
+        print(f"kafka_broker: no test ran on a real broker: {error}", file=sys.stderr)
+        return NOT_AVAILABLE
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
