@@ -36,8 +36,9 @@ _MAX_VALUE_CHARS = 48
     help="table: aligned text. sql: INSERT statements.",
 )
 @click.option(
-    "--to", "folder", metavar="FOLDER", type=click.Path(file_okay=False, path_type=Path),
-    help="Write one file per table into this folder [standard output].",
+    "--to", metavar="FOLDER|URL",
+    help="Write one file per table into this folder [standard output]. With a URL Spark's workers"
+    " write a folder of Parquet files per table.",
 )  # fmt: skip
 @click.option(
     "--limit",
@@ -53,7 +54,7 @@ def command(
     /,
     words: tuple[str, ...],
     kind: str,
-    folder: Path | None,
+    to: str | None,
     limit: int,
     config: str | None,
     *,
@@ -71,6 +72,8 @@ def command(
     from sluice.etl.history.as_of import differences_between, tables_as_of
     from sluice.tidb import tso
 
+    url = to if to is not None and "://" in to else None
+    folder = Path(to) if to is not None and url is None else None
     moments, names = words[: 1 + diff], words[1 + diff :]
     if not names:
         raise click.UsageError(
@@ -80,7 +83,9 @@ def command(
         raise click.UsageError(
             "differences have no form as SQL; `sluice undo` takes transactions back", ctx
         )
-    if kind == "parquet" and folder is None:
+    if url is not None and (diff or kind != "parquet"):
+        raise click.UsageError("below a URL there are tables as Parquet: --format parquet", ctx)
+    if kind == "parquet" and to is None:
         raise click.UsageError("Parquet files need a folder: --to FOLDER", ctx)
     settings = settings_of(ctx, config)
     at = [tso.parse_moment(moment) for moment in moments]
@@ -91,6 +96,11 @@ def command(
         if diff
         else tables_as_of(settings, at[0], names)
     )
+    if url is not None:
+        _say(past, at)
+        for name, count in past.write_parquet(url).items():
+            click.echo(f"{name}: {count:,} rows below {url}", err=True)
+        return
     schemas = past.diff_schemas() if diff else past.row_schemas()
     if kind == "csv" and folder is None and len(schemas) > 1:
         raise click.UsageError(f"{len(schemas)} tables as CSV need a folder: --to FOLDER", ctx)

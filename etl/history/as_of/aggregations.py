@@ -18,7 +18,7 @@ from sluice.etl.history.lake import LakeColumn, lake_columns
 from sluice.relay.storage import open_storage
 from sluice.tidb.schema import Table
 
-_CHUNK_ROWS = 20_000
+CHUNK_ROWS = 20_000
 _OPTIONS = pa.ipc.IpcWriteOptions(compression="zstd")
 
 
@@ -41,8 +41,8 @@ class CollectRows:
 
     def __call__(self, family: TableGroup, found: Results) -> Iterator[AggregateResult]:
         for (moment, name), rows in found.items():
-            for first in range(0, rows.num_rows, _CHUNK_ROWS):
-                yield AggregateResult(moment, name, to_ipc(rows.slice(first, _CHUNK_ROWS)))
+            for first in range(0, rows.num_rows, CHUNK_ROWS):
+                yield AggregateResult(moment, name, to_ipc(rows.slice(first, CHUNK_ROWS)))
 
 
 class CollectFingerprints:
@@ -71,7 +71,7 @@ class WriteSnapshotFiles:
         for (moment, name), rows in found.items():
             table = family.version_at(moment, name).table
             held = [c.name for c in table.stored_columns if c.name in rows.column_names]
-            batches = rows.select(held).to_batches(_CHUNK_ROWS)
+            batches = rows.select(held).to_batches(CHUNK_ROWS)
             for file in write_files(storage, f"{self.folder}/{table.id}", table, batches):
                 yield AggregateResult(moment, name, json.dumps(file.to_json()).encode())
 
@@ -92,8 +92,8 @@ class CollectDiff:
                 family.version_at(moment, name) for moment in (self.earlier, self.later)
             )
             rows = diff_rows(before, found[self.earlier, name], after, found[self.later, name])
-            for first in range(0, rows.num_rows, _CHUNK_ROWS):
-                yield AggregateResult(self.later, name, to_ipc(rows.slice(first, _CHUNK_ROWS)))
+            for first in range(0, rows.num_rows, CHUNK_ROWS):
+                yield AggregateResult(self.later, name, to_ipc(rows.slice(first, CHUNK_ROWS)))
 
 
 def to_ipc(rows: pa.Table) -> bytes:

@@ -31,6 +31,7 @@ from sluice.etl.history.as_of.hash_partitions import CollectPartRows, CollectPar
 from sluice.etl.history.as_of.plan import TimeTravelPlan
 from sluice.etl.history.as_of.planning import SnapshotStart
 from sluice.etl.history.as_of.query_planner import AsOfTable, PlannedQuery, plan_query
+from sluice.etl.history.as_of.table_folders import TableFolders, WriteTableFiles
 from sluice.etl.history.history_log import pinned
 from sluice.etl.settings import Settings
 from sluice.relay.archive import Archive, SnapshotFile
@@ -117,6 +118,18 @@ class TimeTravelQuery:
             found[result.name].append(file)
             on_file(result.name, file)
         return found
+
+    def write_parquet(self, url: str) -> dict[str, int]:
+        """Write each table as a folder of Parquet files, by Spark's workers; return their rows.
+
+        See `sluice.etl.history.as_of.table_folders`. Raises RequestError if a folder exists.
+        """
+        found: dict[str, list[SnapshotFile]] = {name: [] for name in self.tables}
+        with TableFolders(url, found) as folders:
+            for result in self._results(WriteTableFiles(url)):
+                found[result.name].append(SnapshotFile.from_json(json.loads(result.payload)))
+            folders.commit(found)
+        return {name: sum(file.rows for file in files) for name, files in found.items()}
 
     def differences(self) -> Generator[tuple[str, pa.RecordBatch], None, None]:
         """Yield the differences between the two moments, by table.

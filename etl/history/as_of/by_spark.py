@@ -2,7 +2,7 @@
 
 Workers read portions of the log and chunks of the snapshot and distribute rows to buckets, others
 bring each bucket through changes and DDL. Only the result of `Aggregation` over the rows comes
-back.
+back, and where that is large by files: see `sluice.etl.history.as_of.result_files`.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from sluice.etl.history.as_of.aggregations import AggregateResult, Aggregation
 from sluice.etl.history.as_of.bucket import ShufflePiece
 from sluice.etl.history.as_of.plan import PIECES, TimeTravelPlan
+from sluice.etl.history.as_of.result_files import INLINE_BYTES, ResultFiles
 from sluice.etl.history.as_of.shuffle import shuffle_pieces
 from sluice.etl.history.as_of.worker import ERROR_MARK, Aggregate, Shuffle, bucket_results, rows_of
 from sluice.etl.history.errors import AsOfError
@@ -38,20 +39,29 @@ _JOB_TIMEOUT_S = 3600.0
 class SparkExecution:
     """Runs plans on a Spark Connect server."""
 
-    def __init__(self, server: Spark, archive_url: str) -> None:
+    def __init__(self, server: Spark, archive_url: str, inline_bytes: int = INLINE_BYTES) -> None:
         self._place = SessionTarget(server, BATCH, archive_url)
+        self._inline_bytes = inline_bytes
 
     def __call__(self, plan: TimeTravelPlan, finish: Aggregation) -> Iterator[AggregateResult]:
-        """Yield results as they come. Raises AsOfError, SparkError."""
-        with restored_errors(), ErrorTranslator().translating():
+        """Yield results as they come. Raises AsOfError, SparkError, RelayCorruptError."""
+        with (
+            ResultFiles(self._place.url, self._inline_bytes) as files,
+            restored_errors(),
+            ErrorTranslator().translating(),
+        ):
             spark = spark_session.connect(self._place)
             try:
-                compute = wrap_for_workers(spark, Aggregate(replace(plan, tasks=()), finish))
+                compute = wrap_for_workers(
+                    spark, Aggregate(replace(plan, tasks=()), files.of(finish))
+                )
                 pieces = ordered_pieces(spark, plan, partial(wrap_for_workers, spark))
                 computed = pieces.mapInArrow(compute, RESULT_TYPES)
-                for batch in stream(spark, computed, _JOB_TIMEOUT_S):
-                    for row in batch.to_pylist():
-                        yield AggregateResult(**row)
+                yield from files.read(
+                    AggregateResult(**row)
+                    for batch in stream(spark, computed, _JOB_TIMEOUT_S)
+                    for row in batch.to_pylist()
+                )
             finally:
                 with contextlib.suppress(Exception):  # the caller may have closed the generator
                     spark.interruptAll()

@@ -31,7 +31,8 @@ from sluice.tidb.schema import Table
 
 _MAX_TASK_CHANGES, _MAX_TASK_BYTES = 200_000, 64 << 20
 _TARGET_BUCKET_BYTES = 48 << 20
-_MAX_BUCKETS = 1_000
+_MAX_BUCKETS = 10_000
+"""A table of 160 GB has so many. Beyond, buckets grow: a portion would be cut into tiny pieces."""
 _MAX_UNPARTITIONED_BYTES = 2 << 30
 _UNPACKED_FACTOR = 3  # rows in memory, to their bytes in a file
 

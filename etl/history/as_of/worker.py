@@ -15,19 +15,13 @@ import pyarrow as pa
 from sluice.etl.history.as_of.aggregations import AggregateResult, Aggregation
 from sluice.etl.history.as_of.bucket import ShufflePiece, compute_bucket
 from sluice.etl.history.as_of.plan import TimeTravelPlan
+from sluice.etl.history.as_of.result_files import RESULTS
 from sluice.etl.history.as_of.shuffle import shuffle_pieces
 from sluice.etl.history.errors import AsOfError
 from sluice.etl.spark.worker_tuning import column_values, worker_function
 
-__all__ = ["ERROR_MARK", "RESULTS", "Aggregate", "Shuffle", "bucket_results", "rows_of"]
+__all__ = ["ERROR_MARK", "Aggregate", "Shuffle", "bucket_results", "rows_of"]
 
-RESULTS = pa.schema(
-    [
-        pa.field("moment", pa.int64()),
-        pa.field("name", pa.string()),
-        pa.field("payload", pa.binary()),
-    ]
-)
 ERROR_MARK = "as of: "
 """An AsOfError's text begins with it where it leaves a worker."""
 

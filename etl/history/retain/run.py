@@ -9,11 +9,13 @@ the same twice.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from sluice.etl.changes.rules import Filter
+from sluice.etl.history.as_of.result_files import remove_abandoned_results
 from sluice.etl.history.errors import RetainError
 from sluice.etl.history.retain.catalogue_summary import SnapshotSummary
 from sluice.etl.history.retain.checked import VerifiedSnapshots
@@ -167,6 +169,7 @@ def _purge_archive(
     gone = _finish_removal(archive, holds, living)
     removed = archive.remove(_removable_through(floor.before_ts, living))
     files = remove_unreferenced(archive, jobs.is_over)
+    remove_abandoned_results(archive.storage, time.time_ns() // 1_000_000)
     if faults:
         raise RetainError(
             "; ".join(faults), hint="`sluice snapshot forget` the damaged one, and make another"

@@ -6,6 +6,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
@@ -52,8 +53,8 @@ def archived(tmp_path_factory: pytest.TempPathFactory, spark_remote: str) -> Set
 
 @pytest.fixture(scope="module")
 def by_spark(spark_remote: str, archived: Settings) -> SparkExecution:
-    """One session for all."""
-    return SparkExecution(Spark(spark_remote), archived.archive_url)
+    """One session for all; every result comes by a file."""
+    return SparkExecution(Spark(spark_remote), archived.archive_url, inline_bytes=0)
 
 
 def _moment(settings: Settings, label: str) -> int:
@@ -149,6 +150,15 @@ def test_the_command_writes_whole_files_and_shows_what_became_different(
         group, ["as-of", str(first), "shop.item", "--format", "csv", "--to", str(folder), *options]
     )
     assert isinstance(again.exception, RequestError) and f"{file} exists" in str(again.exception)
+
+    url = tmp_path.as_uri()
+    command = ["as-of", str(first), "shop.item", "--format", "parquet", "--to", url, *options]
+    assert run(group, command).exit_code == 0
+    written = pq.read_table(tmp_path / "shop.item.parquet")
+    table = past.tables["shop.item"].table
+    assert fingerprint(table, written.to_batches()) == past.fingerprints()["shop.item"]
+    again = run(group, command)
+    assert isinstance(again.exception, RequestError) and "parquet exists" in str(again.exception)
 
 
 def test_what_isnt_there_is_named_with_what_made_or_removed_it(archived: Settings) -> None:
