@@ -75,11 +75,12 @@ def command(
     form = {"source": url, "tables": globs, "into": into, **dump}
     if plan_only:
         return run_command(ctx, config, "bootstrap", form, plan_only=True)
-    from sluice.etl.copy import request_from_form, run_bootstrap
+    from sluice.etl.copy import run_bootstrap
+    from sluice.etl.tasks.form_fields import bootstrap_request
 
     # in one session with the source: it is opened, and TiDB's schema read, once
     settings = settings_for_write(ctx, config)
-    request = request_from_form(form, operator_name())
+    request = bootstrap_request(form, operator_name())
     with pause_on_signals(settings, "bootstrap"), CopyProgress() as display:
         summary = run_bootstrap(
             settings, request, on_progress=display.show, runner=local_runner("sluice bootstrap")

@@ -14,13 +14,13 @@ from sluice.etl.lazy_exports import lazy_getattr
 if TYPE_CHECKING:
     from sluice.etl.copy.bootstrap_run import BootstrapSummary, CopyProgressCounts
     from sluice.etl.copy.plan import CopyPlan
-    from sluice.etl.copy.request import BootstrapRequest, request_from_form
     from sluice.etl.copy.run import (
         cancel_bootstrap,
         plan_bootstrap,
         resume_bootstrap,
         run_bootstrap,
     )
+    from sluice.etl.copy.sources import BootstrapRequest
 
 __all__ = [
     "BootstrapRequest",
@@ -33,7 +33,6 @@ __all__ = [
     "DumplingOptions",
     "cancel_bootstrap",
     "plan_bootstrap",
-    "request_from_form",
     "resume_bootstrap",
     "run_bootstrap",
 ]
@@ -42,13 +41,12 @@ __getattr__ = lazy_getattr(
     __name__,
     {
         "BootstrapSummary": "sluice.etl.copy.bootstrap_run",
-        "BootstrapRequest": "sluice.etl.copy.request",
+        "BootstrapRequest": "sluice.etl.copy.sources",
         "CopyPlan": "sluice.etl.copy.plan",
         "CopyProgressCounts": "sluice.etl.copy.bootstrap_run",
         "cancel_bootstrap": "sluice.etl.copy.run",
         "plan_bootstrap": "sluice.etl.copy.run",
         "resume_bootstrap": "sluice.etl.copy.run",
         "run_bootstrap": "sluice.etl.copy.run",
-        "request_from_form": "sluice.etl.copy.request",
     },
 )

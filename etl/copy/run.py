@@ -17,10 +17,9 @@ from sluice.etl.copy.gc_safepoint import GcSafePoint
 from sluice.etl.copy.plan import CopyPlan
 from sluice.etl.copy.preconditions import PreconditionMonitor, check_binlogs_retained
 from sluice.etl.copy.preflight import needed_from, relay_problems
-from sluice.etl.copy.request import BootstrapRequest
 from sluice.etl.copy.snapshot_source import SnapshotSource
 from sluice.etl.copy.source import RowSource
-from sluice.etl.copy.sources import BootstrapSpec
+from sluice.etl.copy.sources import BootstrapRequest, BootstrapSpec
 from sluice.etl.copy.spark_loads import MakeLoads, SparkLoadMaker
 from sluice.etl.copy.tidb_sql import TidbAddress, TidbSql
 from sluice.etl.downstream.ownership import PipelineIdentity

@@ -1,13 +1,13 @@
-"""Open a source of any kind from its `RowSource.spec`, which a bootstrap's job keeps."""
+"""Name a bootstrap's source, in its request and in its job, and open it again from there."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from sluice.etl.copy.dumpling import DumplingFolder
+from sluice.etl.copy.dumpling import DumplingFolder, DumplingOptions
 from sluice.etl.copy.errors import CopyError
 from sluice.etl.copy.source import RowSource
 from sluice.relay.json_codec import JsonDocument
@@ -59,3 +59,19 @@ class BootstrapSpec(JsonDocument):
 
     def __str__(self) -> str:
         return json.dumps(self.to_json())[:_MAX_SHOWN_CHARS]
+
+
+@dataclass(frozen=True, slots=True)
+class BootstrapRequest:
+    """A person's request for a bootstrap.
+
+    `url`: a Dumpling folder's, TIDB, or SNAPSHOT. `globs`: names of tables (schema.table, * and
+    ?), () for all that the rules want. `into`: databases downstream that may hold other tables.
+    `by`: the user who asks.
+    """
+
+    url: str
+    options: DumplingOptions = field(default_factory=DumplingOptions)
+    globs: tuple[str, ...] = ()
+    into: tuple[str, ...] = ()
+    by: str = "somebody"

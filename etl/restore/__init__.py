@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from sluice.etl.restore.executor import RestoreExecutor
     from sluice.etl.restore.files_folder import FilesSummary, RestoredFile
     from sluice.etl.restore.files_plan import FilesPlan, plan_files
-    from sluice.etl.restore.form import files_request_from_form, restore_request_from_form
     from sluice.etl.restore.jobs import (
         cancel_files,
         cancel_restore,
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
         run_restore,
     )
     from sluice.etl.restore.plan import RestorePlan, RestoreSummary, RestoreVerification
-    from sluice.etl.restore.planning import plan_restore
+    from sluice.etl.restore.planner import plan_restore
     from sluice.etl.restore.request import SAME_SERVER_INTO, FilesRequest, RestoreRequest
     from sluice.etl.restore.scratch import ScratchSchema, scratch_schema_name
 
@@ -45,10 +44,8 @@ __all__ = [
     "cancel_files",
     "cancel_restore",
     "create_or_resume",
-    "files_request_from_form",
     "plan_files",
     "plan_restore",
-    "restore_request_from_form",
     "run_files",
     "run_restore",
     "scratch_schema_name",
@@ -71,10 +68,8 @@ __getattr__ = lazy_getattr(
         "create_or_resume": "sluice.etl.restore.jobs",
         "cancel_files": "sluice.etl.restore.jobs",
         "cancel_restore": "sluice.etl.restore.jobs",
-        "files_request_from_form": "sluice.etl.restore.form",
         "plan_files": "sluice.etl.restore.files_plan",
-        "plan_restore": "sluice.etl.restore.planning",
-        "restore_request_from_form": "sluice.etl.restore.form",
+        "plan_restore": "sluice.etl.restore.planner",
         "run_files": "sluice.etl.restore.jobs",
         "run_restore": "sluice.etl.restore.jobs",
         "scratch_schema_name": "sluice.etl.restore.scratch",

@@ -16,7 +16,7 @@ from sluice.etl.restore.files_plan import FilesPlan, plan_files
 from sluice.etl.restore.into_files import FilesRestoreJob
 from sluice.etl.restore.pinning import cancelling, pin, unpin
 from sluice.etl.restore.plan import RestorePlan, RestoreSummary
-from sluice.etl.restore.planning import plan_restore
+from sluice.etl.restore.planner import plan_restore
 from sluice.etl.restore.request import FilesRequest, RestoreRequest
 from sluice.etl.restore.run import RestoreRun
 from sluice.etl.settings import Settings

@@ -17,8 +17,8 @@ from sluice.etl.copy.backfill.run import (
     run_backfill,
 )
 from sluice.etl.copy.errors import BackfillError
-from sluice.etl.copy.request import names_from_lines
 from sluice.etl.settings import Settings
+from sluice.etl.tasks.form_fields import backfill_request
 from sluice.etl.tasks.job_kinds import JobKind, ShowProgress
 from sluice.relay.jobs import DONE, PAUSED, Job, Runner
 
@@ -41,16 +41,7 @@ class BackfillKind(JobKind):
     shares_runs = True
 
     def request(self, settings: Settings, form: Mapping[str, Any]) -> BackfillRequest:
-        request = BackfillRequest(
-            names_from_lines(form["tables"]),
-            form["where"] or "",
-            form["from_key"] or "",
-            form["to_key"] or "",
-            form["mode"],
-            form["rows_per_second"] or 0,
-        )
-        request.check()
-        return request
+        return backfill_request(form)
 
     def plan(self, settings: Settings, request: BackfillRequest) -> BackfillPlan:
         return plan_backfill(settings, request)

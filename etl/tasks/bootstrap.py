@@ -16,9 +16,10 @@ from sluice.etl.copy.bootstrap import KIND
 from sluice.etl.copy.bootstrap_run import BootstrapRun, BootstrapSummary, CopyProgressCounts
 from sluice.etl.copy.errors import CopyError
 from sluice.etl.copy.plan import CopyPlan
-from sluice.etl.copy.request import BootstrapRequest, request_from_form
 from sluice.etl.copy.run import BootstrapSession, cancel_bootstrap, plan_bootstrap, resume_bootstrap
+from sluice.etl.copy.sources import BootstrapRequest
 from sluice.etl.settings import Settings
+from sluice.etl.tasks.form_fields import bootstrap_request
 from sluice.etl.tasks.job_kinds import JobKind, ShowProgress, begin, requester
 from sluice.relay.jobs import CANCELLED, PAUSED, Job, Jobs, NotDoneError, Runner
 
@@ -36,7 +37,7 @@ class BootstrapKind(JobKind):
     shows_counts = True
 
     def request(self, settings: Settings, form: Mapping[str, Any]) -> BootstrapRequest:
-        return request_from_form(form, "")
+        return bootstrap_request(form, "")
 
     def find(self, settings: Settings, request: BootstrapRequest) -> None:
         """Leave it to `create`, which refuses another request while a bootstrap is unfinished."""

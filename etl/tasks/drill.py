@@ -16,6 +16,7 @@ from sluice.etl.restore.drill.job import (
     run_drill,
 )
 from sluice.etl.settings import Settings
+from sluice.etl.tasks.form_fields import drill_request
 from sluice.etl.tasks.job_kinds import JobKind, ShowProgress, begin, work
 from sluice.relay.jobs import DONE, PAUSED, Job, Runner
 from sluice.tidb import tso
@@ -40,12 +41,7 @@ class DrillKind(JobKind):
         )
 
     def request(self, settings: Settings, form: Mapping[str, Any]) -> RestoreTestRequest:
-        usual = RestoreTestRequest()
-        return RestoreTestRequest(
-            int(form.get("tables") or usual.tables),
-            int(form["max_mb"]) * 1_000_000 if form.get("max_mb") else usual.max_bytes,
-            tso.parse_moment(form["at"]) if form.get("at") else None,
-        )
+        return drill_request(form)
 
     def find(self, settings: Settings, request: RestoreTestRequest) -> None:
         """Leave it to `create`, which first removes what a failed drill left."""

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from sluice.etl.copy import CopyProgressCounts
-from sluice.etl.copy.request import names_from_lines
-from sluice.etl.settings import Settings, read_target
+from sluice.etl.settings import Settings
+from sluice.etl.tasks.form_fields import reapply_request
 from sluice.etl.tasks.job_kinds import JobKind, ShowProgress
 from sluice.etl.verify.reapply import (
     ReplayPlan,
@@ -33,13 +33,7 @@ class ReapplyKind(JobKind):
     shows_counts = True
 
     def request(self, settings: Settings, form: Mapping[str, Any]) -> ReplayRequest:
-        return ReplayRequest(
-            tso.parse_moment(form["since"]),
-            tso.parse_moment(form["until"]) if form["until"] else 0,
-            read_target(form["target"]) if form["target"] else {},
-            names_from_lines(form["tables"]),
-            form["rows_per_second"] or 0,
-        )
+        return reapply_request(form)
 
     def plan(self, settings: Settings, request: ReplayRequest) -> ReplayPlan:
         return make_replay_plan(settings, request)

@@ -8,11 +8,6 @@ from typing import Any
 from sluice.etl.restore.errors import RestoreError
 from sluice.etl.restore.files_folder import FilesSummary
 from sluice.etl.restore.files_plan import FilesPlan, plan_files
-from sluice.etl.restore.form import (
-    check_allowed,
-    files_request_from_form,
-    restore_request_from_form,
-)
 from sluice.etl.restore.jobs import (
     cancel_files,
     cancel_restore,
@@ -21,9 +16,10 @@ from sluice.etl.restore.jobs import (
     run_restore,
 )
 from sluice.etl.restore.plan import RestorePlan, RestoreSummary
-from sluice.etl.restore.planning import plan_restore
+from sluice.etl.restore.planner import plan_restore
 from sluice.etl.restore.request import FilesRequest, RestoreRequest
 from sluice.etl.settings import Settings
+from sluice.etl.tasks.form_fields import check_restore_allowed, files_request, restore_request
 from sluice.etl.tasks.job_kinds import JobKind, ShowProgress
 from sluice.relay.jobs import CANCELLED, PAUSED, Job, Jobs, Runner
 from sluice.tidb import tso
@@ -41,10 +37,10 @@ class RestoreKind(JobKind):
     shows_counts = True
 
     def check_allowed(self, settings: Settings, form: Mapping[str, Any]) -> None:
-        check_allowed(settings, form)
+        check_restore_allowed(settings, form)
 
     def request(self, settings: Settings, form: Mapping[str, Any]) -> Request:
-        return files_request_from_form(form) or restore_request_from_form(form)
+        return files_request(form) or restore_request(form)
 
     def find(self, settings: Settings, request: Request) -> Job | None:
         jobs = Jobs.for_pipeline(settings.open_relay())

@@ -6,7 +6,6 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from sluice.etl.copy import DumplingOptions
 from sluice.etl.display_units import format_size
 from sluice.etl.history.errors import SnapshotError
 from sluice.etl.history.snapshots.plan import SnapshotPlan
@@ -21,6 +20,7 @@ from sluice.etl.history.snapshots.run import (
 )
 from sluice.etl.settings import Settings
 from sluice.etl.settings.pauses import is_due
+from sluice.etl.tasks.form_fields import snapshot_request
 from sluice.etl.tasks.job_kinds import JobKind, ShowProgress
 from sluice.relay.archive import Archive
 from sluice.relay.jobs import DONE, PAUSED, Job, Jobs, Runner
@@ -52,10 +52,7 @@ class SnapshotKind(JobKind):
         return ""
 
     def request(self, settings: Settings, form: Mapping[str, Any]) -> SnapshotRequest:
-        return SnapshotRequest.parse(
-            form["source"] or settings.archive.snapshots_from or AUTO, full=form["full"],
-            options=DumplingOptions(escapes=form["escape_backslash"]),
-        )  # fmt: skip
+        return snapshot_request(form, settings.archive.snapshots_from)
 
     def find(self, settings: Settings, request: SnapshotRequest) -> Job | None:
         asked = None if request.source == AUTO else request.to_json()

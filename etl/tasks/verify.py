@@ -6,13 +6,13 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from sluice.etl.copy.request import names_from_lines
 from sluice.etl.display_units import format_size, format_value
 from sluice.etl.settings import Settings
 from sluice.etl.settings.pauses import is_due
+from sluice.etl.tasks.form_fields import verify_request
 from sluice.etl.tasks.job_kinds import JobKind, ShowProgress
 from sluice.etl.verify import Difference, TableResult, VerifySummary
-from sluice.etl.verify.result import AUTO, UnequalError, VerifyRequest
+from sluice.etl.verify.result import UnequalError, VerifyRequest
 from sluice.etl.verify.run import KIND, cancel_verify, create_verify, run_verify
 from sluice.relay.jobs import DONE, Job, Runner
 from sluice.relay.verification_log import CONTINUOUS, Verifications
@@ -44,7 +44,7 @@ class VerifyKind(JobKind):
         return ""
 
     def request(self, settings: Settings, form: Mapping[str, Any]) -> VerifyRequest:
-        return VerifyRequest(names_from_lines(form["tables"]), form["how"] or AUTO)
+        return verify_request(form)
 
     def create(self, settings: Settings, request: VerifyRequest, by: str) -> Job:
         return create_verify(settings, request, by)

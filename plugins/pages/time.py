@@ -10,7 +10,7 @@ from fastapi import APIRouter, HTTPException, Query, Request, Response, status
 from starlette.concurrency import run_in_threadpool
 
 from sluice.etl.history.retain import ArchiveStatus, archive_status
-from sluice.etl.restore.form import restore_request_from_form
+from sluice.etl.tasks.form_fields import restore_request
 from sluice.plugins.action_body import ActionBody
 from sluice.plugins.actions import ActionRequest, perform, trigger_run
 from sluice.plugins.auth import Viewer, username
@@ -113,7 +113,7 @@ async def restore(pipeline: PipelineParam, user: Viewer, order: ActionBody) -> R
     dag_id = pipeline.dag_id("restore")
 
     def work() -> str:
-        restore_request_from_form(conf)  # an impossible request fails here, not in a DAG run
+        restore_request(conf)  # an impossible request fails here, not in a DAG run
         what = "planned" if conf["plan_only"] else "restored"
         run_id = trigger_run(dag_id, conf, username(user))
         return f"It is {what} in the run {run_id} of the DAG {dag_id}"

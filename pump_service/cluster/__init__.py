@@ -4,6 +4,7 @@ from sluice.pump_service.cluster.client_liveness import ClientConnection, Client
 from sluice.pump_service.cluster.clock import FutureTsLimit, PdClock
 from sluice.pump_service.cluster.gc_safepoint import HistoryLostError, ServiceSafePoint
 from sluice.pump_service.cluster.heartbeat import Heartbeat
+from sluice.pump_service.cluster.missing_commits import TiKVResolver
 from sluice.pump_service.cluster.node import (
     CLOSING,
     OFFLINE,
@@ -18,7 +19,6 @@ from sluice.pump_service.cluster.node import (
     check_share,
     node_id,
 )
-from sluice.pump_service.cluster.outcome_from_tikv import TiKVResolver
 from sluice.pump_service.cluster.replica_check import ReplicaCheck, digest_of
 
 __all__ = [

@@ -464,7 +464,7 @@ def test_bootstrap_plans_copies_side_by_side_and_finishes_when_it_is_triggered(d
 
 
 def test_restore_plans_when_it_is_triggered_and_restores_what_a_person_has_approved(dag_bag):
-    from sluice.etl.restore.form import restore_request_from_form
+    from sluice.etl.tasks.form_fields import restore_request
 
     dag = dag_bag.dags["sluice_restore"]
     assert type(dag.timetable).__name__ == "NullTimetable"
@@ -479,7 +479,7 @@ def test_restore_plans_when_it_is_triggered_and_restores_what_a_person_has_appro
         "replacing": ["a.b", " "],
         "verify": False,
     }
-    request = restore_request_from_form(said)
+    request = restore_request(said)
     assert (request.until, request.tables, request.into) == (
         470614793860415501,
         ("shop.*",),
@@ -490,25 +490,26 @@ def test_restore_plans_when_it_is_triggered_and_restores_what_a_person_has_appro
 
 def test_the_form_of_restore_takes_a_folder_for_files_and_refuses_a_database_beside_it(dag_bag):
     from sluice.etl.restore import FilesRequest, RestoreError
-    from sluice.etl.restore.form import files_request_from_form
+    from sluice.etl.tasks.form_fields import files_request
 
     form = dag_bag.dags["sluice_restore"].params
-    assert files_request_from_form(form.validate()) is None
+    assert files_request(form.validate()) is None
     said = form.validate() | {
         "until": "470614793860415501",
         "tables": ["shop.*", ""],
         "folder": "/backup/shop",
     }
     wanted = FilesRequest(470614793860415501, ("shop.*",), Path("/backup/shop"))
-    assert files_request_from_form(said) == wanted
+    assert files_request(said) == wanted
     assert FilesRequest.from_json(wanted.to_json()) == wanted
     for beside in ({"into": "{schema}_x"}, {"connection": "spare"}, {"verify": False}):
         with pytest.raises(RestoreError, match="do not apply to a restore into files"):
-            files_request_from_form(said | beside)
+            files_request(said | beside)
 
 
 def test_what_the_form_of_bootstrap_says_is_what_the_command_says(dag_bag):
-    from sluice.etl.copy import CsvFormat, DumplingOptions, request_from_form
+    from sluice.etl.copy import CsvFormat, DumplingOptions
+    from sluice.etl.tasks.form_fields import bootstrap_request
 
     values = dict(dag_bag.dags["sluice_bootstrap"].params) | {
         "source": " s3://dumps/first ",
@@ -519,7 +520,7 @@ def test_what_the_form_of_bootstrap_says_is_what_the_command_says(dag_bag):
         "csv_header": False,
         "escape_backslash": False,
     }
-    wish = request_from_form(values, "ann")
+    wish = bootstrap_request(values, "ann")
     assert (wish.url, wish.globs, wish.into, wish.by) == (
         "s3://dumps/first",
         ("shop.*",),
@@ -527,5 +528,5 @@ def test_what_the_form_of_bootstrap_says_is_what_the_command_says(dag_bag):
         "ann",
     )
     assert wish.options == DumplingOptions(CsvFormat("\t", "", "\r\n", header=False), escapes=False)
-    untouched = request_from_form(dict(dag_bag.dags["sluice_bootstrap"].params), "ann")
+    untouched = bootstrap_request(dict(dag_bag.dags["sluice_bootstrap"].params), "ann")
     assert (untouched.url, untouched.options) == ("tidb://", DumplingOptions())

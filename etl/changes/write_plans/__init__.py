@@ -14,7 +14,7 @@ WRITE_PLANS = {
     "groups": "conflict_groups",
     "kafka_binlog": "kafka_binlog",
     "kafka_messages": "kafka_messages",
-    "net": "one_transaction_plan",
+    "net": "deletes_then_loads",
     "newest": "latest_images",
 }
 """The module of each planner."""

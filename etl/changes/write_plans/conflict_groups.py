@@ -26,7 +26,6 @@ import pyarrow.compute as pc
 
 from sluice.etl.changes.steps import FlushDetail, InFlightDetail, RowsDetail, Step
 from sluice.etl.changes.write_plans.change_set import ChangeSet, StageTimings
-from sluice.etl.changes.write_plans.conflict_schedule import ConflictSchedule, schedule_conflicts
 from sluice.etl.changes.write_plans.identity import conflict_keys
 from sluice.etl.changes.write_plans.net_effect import key_codes
 from sluice.etl.changes.write_plans.reduced_table import comparable_keys
@@ -37,6 +36,7 @@ from sluice.etl.changes.write_plans.table_changes import (
     changes_of,
     check_merged_tables,
 )
+from sluice.etl.changes.write_plans.unique_key_conflicts import ConflictSchedule, schedule_conflicts
 from sluice.relay import DELETE, INSERT
 from sluice.tidb.schema import Column
 

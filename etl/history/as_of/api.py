@@ -28,9 +28,9 @@ from sluice.etl.history.as_of.by_spark import SparkExecution
 from sluice.etl.history.as_of.diff import diff_schema
 from sluice.etl.history.as_of.fingerprint import Fingerprint
 from sluice.etl.history.as_of.hash_partitions import CollectPartRows, CollectPartSums, PartSums
-from sluice.etl.history.as_of.plan import TimeTravelPlan
-from sluice.etl.history.as_of.planning import SnapshotStart
 from sluice.etl.history.as_of.query_planner import AsOfTable, PlannedQuery, plan_query
+from sluice.etl.history.as_of.read_planner import SnapshotStart
+from sluice.etl.history.as_of.read_tasks import TimeTravelPlan
 from sluice.etl.history.as_of.table_folders import TableFolders, WriteTableFiles
 from sluice.etl.history.history_log import pinned
 from sluice.etl.settings import Settings

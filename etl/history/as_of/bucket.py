@@ -12,7 +12,7 @@ import pyarrow as pa
 from sluice.etl.history.as_of.advance import PLACE_COLUMN, apply_changes
 from sluice.etl.history.as_of.ddl_effects import BucketTables
 from sluice.etl.history.as_of.lineage import TableGroup
-from sluice.etl.history.as_of.plan import SNAPSHOT_STEP, step_of
+from sluice.etl.history.as_of.read_tasks import SNAPSHOT_STEP, step_of
 from sluice.etl.history.as_of.versions import TableVersion
 
 

@@ -17,7 +17,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from sluice.etl.history.as_of.aggregations import AggregateResult, Aggregation
 from sluice.etl.history.as_of.bucket import ShufflePiece
-from sluice.etl.history.as_of.plan import PIECES, TimeTravelPlan
+from sluice.etl.history.as_of.read_tasks import PIECES, TimeTravelPlan
 from sluice.etl.history.as_of.result_files import INLINE_BYTES, ResultFiles
 from sluice.etl.history.as_of.shuffle import shuffle_pieces
 from sluice.etl.history.as_of.worker import ERROR_MARK, Aggregate, Shuffle, bucket_results, rows_of

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 
 from sluice.etl.history.as_of.history import read_history
 from sluice.etl.history.as_of.lineage import StartTooLateError, table_groups
-from sluice.etl.history.as_of.plan import TimeTravelPlan
-from sluice.etl.history.as_of.planning import SnapshotStart, make_time_travel_plan
+from sluice.etl.history.as_of.read_planner import SnapshotStart, make_time_travel_plan
+from sluice.etl.history.as_of.read_tasks import TimeTravelPlan
 from sluice.etl.history.as_of.versions import TableVersion
 from sluice.etl.history.errors import AsOfError
 from sluice.relay import WindowLog

@@ -20,7 +20,7 @@ from sluice.etl.changes.write_plans.raw_changes import decode
 from sluice.etl.copy.source import SourceChunk
 from sluice.etl.copy.sources import open_source
 from sluice.etl.history.as_of.advance import COMMIT_TS_COLUMN, PLACE_COLUMN, schema
-from sluice.etl.history.as_of.plan import (
+from sluice.etl.history.as_of.read_tasks import (
     PIECES,
     SNAPSHOT_STEP,
     GroupBuckets,

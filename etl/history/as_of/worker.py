@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from sluice.etl.history.as_of.aggregations import AggregateResult, Aggregation
 from sluice.etl.history.as_of.bucket import ShufflePiece, compute_bucket
-from sluice.etl.history.as_of.plan import TimeTravelPlan
+from sluice.etl.history.as_of.read_tasks import TimeTravelPlan
 from sluice.etl.history.as_of.result_files import RESULTS
 from sluice.etl.history.as_of.shuffle import shuffle_pieces
 from sluice.etl.history.errors import AsOfError

@@ -20,10 +20,10 @@ from sluice.etl.restore import (
     cancel_restore,
     create_or_resume,
     plan_restore,
-    restore_request_from_form,
     run_restore,
 )
 from sluice.etl.settings import Downstream, File, Settings
+from sluice.etl.tasks.form_fields import restore_request
 from sluice.relay import RelayCorruptError, RelayLog
 from sluice.relay.archive import Archive, Pins
 from sluice.relay.jobs import (
@@ -218,7 +218,7 @@ def test_another_server_gets_the_names_of_the_upstream_whatever_the_pipeline_wri
     target.write_text(f'[downstream]\nhost = "127.0.0.1"\nport = {mariadb.port}\n')
     restore(
         settings,
-        restore_request_from_form({"until": str(MID), "target": str(target), "verify": False}),
+        restore_request({"until": str(MID), "target": str(target), "verify": False}),
     )
     assert differences(SHOP, LABEL, mariadb) == []
     assert databases(mariadb) == {"bank"}

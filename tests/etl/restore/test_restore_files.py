@@ -15,7 +15,7 @@ import pytest
 
 from sluice.etl.history.as_of import run_locally
 from sluice.etl.history.as_of.aggregations import AggregateResult, Aggregation
-from sluice.etl.history.as_of.plan import TimeTravelPlan
+from sluice.etl.history.as_of.read_tasks import TimeTravelPlan
 from sluice.etl.restore import (
     FilesRequest,
     RestoreError,

@@ -13,7 +13,8 @@ from sluice.devstack.recording import Recording
 from sluice.devstack.tidb.sql.versions import Versions
 from sluice.etl.downstream import open_session
 from sluice.etl.history.snapshots.downstream_rows import DownstreamTable, read_page
-from sluice.etl.restore import RestoreRequest, restore_request_from_form
+from sluice.etl.restore import RestoreRequest
+from sluice.etl.tasks.form_fields import restore_request
 from sluice.relay import RelayLog
 from sluice.tidb.schema import Table
 from tests.etl.mariadb_fixture import MariaDBServer
@@ -52,7 +53,7 @@ def check(server: MariaDBServer, url: str, versions: Versions, said: str, ts: in
     """Tables that aren't as in the model."""
     server.empty()
     settings = settings_of(server, url)
-    request: RestoreRequest = restore_request_from_form({"until": said, "verify": False})
+    request: RestoreRequest = restore_request({"until": said, "verify": False})
     assert request.until == ts
     restore(settings, request)
     tables = [

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sluice.pump_service.cluster.outcome_from_tikv import OutcomeUnknown
+from sluice.pump_service.cluster.missing_commits import OutcomeUnknown
 from sluice.pump_service.store import (
     DoubtfulRecords,
     Record,

@@ -15,8 +15,8 @@ from sluice.devstack.compare import _meaning, _raw, snapshot_rows
 from sluice.etl.copy.source import SourceChunk, TableEstimate
 from sluice.etl.history.as_of.aggregations import CollectRows, from_ipc
 from sluice.etl.history.as_of.by_spark import run_locally
-from sluice.etl.history.as_of.planning import GroupBuckets, SnapshotStart, TimeTravelPlan
 from sluice.etl.history.as_of.query_planner import plan_query
+from sluice.etl.history.as_of.read_planner import GroupBuckets, SnapshotStart, TimeTravelPlan
 from sluice.etl.history.as_of.versions import TableVersion
 from sluice.relay import WindowLog
 from sluice.tidb.codec.float import format_float

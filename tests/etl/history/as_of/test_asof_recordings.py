@@ -14,7 +14,7 @@ from sluice.devstack.tidb.sql.versions import Versions
 from sluice.etl.copy.dumpling import DumplingFolder
 from sluice.etl.history.archive.archiver import Archiver
 from sluice.etl.history.as_of import TimeTravelQuery, fingerprint, run_locally, tables_as_of
-from sluice.etl.history.as_of.planning import SnapshotStart
+from sluice.etl.history.as_of.read_planner import SnapshotStart
 from sluice.relay import RelayLog
 from tests.etl.history.archive.archiving import LocalJobs, settings_of
 from tests.etl.history.as_of.asking import (

@@ -12,7 +12,7 @@ from sluice.etl.changes.planning import move_of
 from sluice.etl.changes.recorded_schema import RecordedSchema
 from sluice.etl.copy.source import RowSource
 from sluice.etl.history.as_of.lineage import StartTooLateError, TableGroup
-from sluice.etl.history.as_of.plan import (
+from sluice.etl.history.as_of.read_tasks import (
     GroupBuckets,
     PartitionSurvivors,
     ReadTask,

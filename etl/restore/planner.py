@@ -1,4 +1,4 @@
-"""A restore is planned: nothing is written, and little is read."""
+"""Plan a restore into a database; nothing is written, and little is read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Define the plan of what each worker reads: made once, sent to every worker."""
+"""Define the tasks of a query: what each worker reads. They are sent to every worker."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sluice.pump_service.cluster.outcome_from_tikv import OutcomeUnknown, TiKVResolver
+from sluice.pump_service.cluster.missing_commits import OutcomeUnknown, TiKVResolver
 from sluice.pump_service.store import Store, StoreOptions, TxnOutcome, TxnOutcomeKind, failpoints
 from sluice.pump_service.store.binlog_head import encode_outcome, parse_head, prewrite_key
 from sluice.tidb import pb

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluice.etl.changes.write_plans.conflict_schedule import ConflictSchedule, schedule_conflicts
+from sluice.etl.changes.write_plans.unique_key_conflicts import ConflictSchedule, schedule_conflicts
 
 
 def found(*changes: set[int], of: list[int] | None = None) -> ConflictSchedule:

@@ -1,4 +1,4 @@
-"""Detect conflicts: find the changes that may run in parallel in `parallel` mode.
+"""Detect changes that share a unique key value; all others may run side by side.
 
 A change has **keys**: the values of the primary key and of every unique key, before and after.
 Going through the changes in order, a change whose keys are in no group begins a group; one whose

@@ -1,6 +1,6 @@
-"""Plan net effects table by table, for a downstream that takes a change set in one transaction.
+"""Plan all deletes, then all loads: the net effects of a change set in one transaction.
 
-All deletes come first, then all loads.
+So a swap of unique key values needs no order of its own: both rows go first, then both come again.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Resolve locks that a transaction's own TiDB will never resolve, as any reader of TiDB does.
+"""Resolve the locks of Prewrites that were left, of asynchronous commits among them.
 
 A lock holds its region's resolved timestamp back for ever, also when its TiDB is dead and its table
-dropped. The transaction's primary key shows its outcome. Where that is still locked, the
+dropped. So one that its own TiDB will never resolve is resolved as any reader of TiDB does it. The
+transaction's primary key shows its outcome. Where that is still locked, the
 transaction lives as long as the lock does; an expired one is rolled back. The primary alone doesn't
 decide an asynchronous commit. It is committed if all its keys are locked, at the highest of their
 timestamps. Otherwise a key without lock shows the outcome.
