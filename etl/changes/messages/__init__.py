@@ -5,6 +5,7 @@ A format is one module with an Encoder: row changes in columns, DDL, watermarks.
 
 from collections.abc import Callable
 
+from sluice.etl.changes.messages.avro import Avro, resolved
 from sluice.etl.changes.messages.canal_json import CanalJson
 from sluice.etl.changes.messages.debezium_json import DebeziumJson
 from sluice.etl.changes.messages.message import (
@@ -30,12 +31,14 @@ __all__ = [
     "MessageFormat",
     "RowBatch",
     "encoder_for",
+    "resolved",
     "split_frames",
 ]
 
 BINLOG = "binlog"
 """TiDB Binlog's protobuf, a message a transaction: `sluice.etl.changes.write_plans.kafka_binlog`"""
 _ENCODERS: dict[str, Callable[[MessageFormat], Encoder]] = {
+    "avro": Avro,
     "canal-json": CanalJson,
     "debezium-json": DebeziumJson,
     "open-protocol": OpenProtocol,

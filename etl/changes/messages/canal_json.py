@@ -32,6 +32,7 @@ from sluice.etl.changes.messages.json_text import (
 )
 from sluice.etl.changes.messages.message import (
     BINARY,
+    Encoder,
     Images,
     Message,
     MessageFormat,
@@ -120,7 +121,7 @@ _WITH_LENGTH = {"int", "year", "bit"}
 _TIMES = {"time", "datetime", "timestamp"}
 
 
-class CanalJson:
+class CanalJson(Encoder):
     """Encode one pipeline's changes as Canal-JSON."""
 
     def __init__(self, options: MessageFormat) -> None:

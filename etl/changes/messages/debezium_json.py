@@ -20,27 +20,19 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from sluice.etl.changes.messages.debezium_ddl import changes_schema, table_changes
 from sluice.etl.changes.messages.debezium_types import json_values, row_schema
 from sluice.etl.changes.messages.json_text import NULL, json_string, objects, row_texts
+from sluice.etl.changes.messages.key_changes import KeyedEncoder
 from sluice.etl.changes.messages.message import (
-    BINARY,
     Images,
     Message,
     MessageFormat,
     RowBatch,
-    add_header,
     ddl_headers,
     digits,
-    frames,
-    handle_key,
-    joined,
-    row_headers,
     watermark_headers,
 )
 from sluice.relay import DELETE, INSERT, UPDATE
@@ -95,27 +87,14 @@ _TRANSACTION = (
 )
 
 
-class DebeziumJson:
+class DebeziumJson(KeyedEncoder):
     """Encode one pipeline's changes as Debezium's JSON."""
-
-    time_zone = "UTC"
 
     def __init__(self, options: MessageFormat) -> None:
         """Keep the options."""
-        self._lossless = options.is_lossless
+        self._lossless = self.tombstones = self.key_headers = options.is_lossless
         self._with_schema = options.with_schema
         self._extension = options.tidb_extension
-
-    def rows(self, batch: RowBatch) -> pa.LargeBinaryArray:
-        """Return the frames of each change's messages."""
-        key = [c for c in batch.columns if c.name in handle_key(batch.table)]
-        if batch.kind != UPDATE or not (moved := _moved(batch, key)).any():
-            return self._changes(batch, key)
-        places = np.flatnonzero(~moved), np.flatnonzero(moved)
-        stay, move = (batch.take(some) for some in places)
-        pieces = [self._changes(stay, key), self._key_changes(move, key)]
-        order = np.argsort(np.concatenate(places), kind="stable")
-        return pa.concat_arrays(pieces).take(pa.array(order))
 
     def ddl(self, job: DdlJob, built_ms: int) -> list[Message]:
         """Return the message of a DDL statement; lossless, another one of TRUNCATE TABLE."""
@@ -154,36 +133,6 @@ class DebeziumJson:
         key = self._whole([b"{}"], _struct(_schema_name(table, "Key"), []))
         value = self._whole(envelope, self._schema(table, []))
         return [Message(commit_ts, key, value, watermark_headers(commit_ts))]
-
-    def _changes(self, batch: RowBatch, key: Sequence[Column]) -> pa.LargeBinaryArray:
-        """Return one envelope each; lossless, a tombstone behind a delete."""
-        headers, keys = row_headers(batch), self._keys(batch, key, batch.present)
-        found = [frames(batch.commit_ts, headers, keys, self._values(batch))]
-        if batch.kind == DELETE and self._lossless and keys is not None:
-            found.append(frames(batch.commit_ts, headers, keys, None))
-        return joined(found)
-
-    def _key_changes(self, batch: RowBatch, key: Sequence[Column]) -> pa.LargeBinaryArray:
-        """Return a delete and a create for each update; lossless, with a tombstone between."""
-        commit_ts, headers = batch.commit_ts, row_headers(batch)
-        old_key, new_key = (self._keys(batch, key, image) for image in (batch.old, batch.new))
-        deleted, created = (self._values(batch.as_kind(kind)) for kind in (DELETE, INSERT))
-        if not self._lossless or old_key is None or new_key is None:
-            return joined(
-                [
-                    frames(commit_ts, headers, old_key, deleted),
-                    frames(commit_ts, headers, new_key, created),
-                ]
-            )
-        to_new = add_header(headers, "__debezium.newkey", new_key)
-        to_old = add_header(headers, "__debezium.oldkey", old_key)
-        return joined(
-            [
-                frames(commit_ts, to_new, old_key, deleted),
-                frames(commit_ts, headers, old_key, None),
-                frames(commit_ts, to_old, new_key, created),
-            ]
-        )
 
     def _keys(
         self, batch: RowBatch, key: Sequence[Column], image: Images
@@ -293,21 +242,6 @@ def _envelope(
 ) -> Parts:
     head = b',"ts_ms":%d,"transaction":null,"op":"%b","before":' % (built_ms, op)
     return [b'{"source":', *source, head, before, b',"after":', after, b"}"]
-
-
-def _moved(batch: RowBatch, key: Sequence[Column]) -> npt.NDArray[np.bool_]:
-    """Return which updates change the key."""
-    found = np.zeros(len(batch), np.bool_)
-    for column in key:
-        # as bytes, for text need not be UTF-8
-        old, new = (
-            image[column.name].cast(BINARY)
-            if pa.types.is_large_string(image[column.name].type)
-            else image[column.name]
-            for image in (batch.old, batch.new)
-        )
-        found |= np.asarray(pc.fill_null(pc.not_equal(old, new), fill_value=False))
-    return found
 
 
 def _schema_name(table: Table, part: str) -> str:

@@ -7,31 +7,30 @@ a column that is NOT NULL 1970-01-01, as in Debezium.
 
 from __future__ import annotations
 
-import base64
-import datetime
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from sluice.etl.changes.formats.sql_text import data_of, join
 from sluice.etl.changes.messages.json_text import (
     base64_strings,
-    by_distinct,
     float_numbers,
-    json_string,
     plain_strings,
     text_strings,
 )
 from sluice.etl.changes.messages.message import BINARY, digits
 from sluice.tidb import column_types as types
+from sluice.tidb.codec.columnar import from_values
 from sluice.tidb.schema import Column
 
-_EPOCH = datetime.datetime(1970, 1, 1)
-_MICROSECOND = datetime.timedelta(microseconds=1)
 _MILLI_FSP = 3
 """Up to so many fraction digits a DATETIME is in ms, with more in us."""
+_DAY_MICROS = 86_400_000_000
+_MOMENT_WIDTH = len("2024-05-25 05:09:29.500000")
 _INT16 = (types.TINYINT, types.SMALLINT)
 _PLAIN = {"year": "int32", "date": "int32", "datetime": "int64", "time": "int64"}
 _NAMES = {
@@ -47,25 +46,50 @@ _NAMES = {
 
 def json_values(column: Column, array: pa.Array, *, lossless: bool) -> pa.LargeBinaryArray:
     """Return a column's values as JSON; nulls are null, and dates that have no number may be."""
+    if column.kind == "decimal":
+        return plain_strings(array.cast(BINARY)) if lossless else array.cast(BINARY)
+    found = connect_values(column, array, lossless=lossless)
+    if pa.types.is_integer(found.type):
+        return digits(found)
+    if pa.types.is_floating(found.type):
+        return float_numbers(found)
+    if pa.types.is_boolean(found.type):
+        return found.cast(pa.large_string()).cast(BINARY)
+    if pa.types.is_large_binary(found.type):
+        return base64_strings(found)
+    return text_strings(found, lossless=lossless)
+
+
+def connect_values(column: Column, array: pa.Array, *, lossless: bool) -> pa.Array:
+    """Return a column's values in the Arrow type of its schema; large binary for `bytes`.
+
+    Of DECIMAL it is text. Nulls are null, and dates that have no number may be.
+    """
     match column.kind:
         case "int" if _is_large(column):
-            return plain_strings(digits(array)) if lossless else digits(_wrapped(array))
-        case "int" | "year":
-            return digits(array)
-        case "float" | "double":
-            return float_numbers(array)
-        case "decimal":
-            return plain_strings(array.cast(BINARY)) if lossless else array.cast(BINARY)
+            return array.cast(pa.large_string()) if lossless else _wrapped(array)
         case "bit":
-            return by_distinct(array, lambda bits: _bits(column, bits))
-        case "binary":
-            return base64_strings(array)
+            return _bits(column, array)
         case "enum" | "set":
-            return by_distinct(array, lambda number: _elements(column, number))
-        case "date" | "datetime" | "timestamp" | "time":
-            return by_distinct(array, lambda text: _moment(column, text))
+            return element_texts(column, array)
+        case "date" | "datetime" | "timestamp":
+            return _moments(column, array)
+        case "time":
+            return _by_distinct(array, _micros, pa.int64())
         case _:
-            return text_strings(array, lossless=lossless)
+            return array
+
+
+def element_texts(column: Column, array: pa.Array) -> pa.Array:
+    """Return an ENUM's elements and a SET's with commas between; "" for what is invalid."""
+    elements = column.elems
+
+    def text(number: int) -> str:
+        if column.kind == "enum":
+            return elements[number - 1] if 0 < number <= len(elements) else ""
+        return ",".join(e for bit, e in enumerate(elements) if number >> bit & 1)
+
+    return _by_distinct(array, text, pa.large_string())
 
 
 def field_schema(column: Column, *, lossless: bool) -> dict[str, Any]:
@@ -133,42 +157,59 @@ def _wrapped(array: pa.Array) -> pa.Array:
     return pa.array(numbers.view(np.int64), mask=missing)
 
 
-def _bits(column: Column, bits: int | None) -> bytes | None:
-    if bits is None:
-        return None
+def _bits(column: Column, array: pa.Array) -> pa.Array:
     if column.flen <= 1:
-        return b"true" if bits else b"false"
-    raw = bits.to_bytes((column.flen + 7) // 8, "little")
-    return b'"' + base64.b64encode(raw) + b'"'
+        return pc.not_equal(array, pa.scalar(0, pa.uint64()))
+    width = (column.flen + 7) // 8
+    return _by_distinct(array, lambda number: number.to_bytes(width, "little"), BINARY)
 
 
-def _elements(column: Column, number: int | None) -> bytes | None:
-    if number is None:
-        return None
-    if column.kind == "enum":
-        return json_string(column.elems[number - 1] if 0 < number <= len(column.elems) else "")
-    return json_string(",".join(e for bit, e in enumerate(column.elems) if number >> bit & 1))
-
-
-def _moment(column: Column, text: str | None) -> bytes | None:
-    if text is None:
-        return None
-    if column.kind == "time":
-        return b"%d" % _micros(text)
-    try:
-        moment = datetime.datetime.fromisoformat(text)
-    except ValueError:
-        return None if not column.not_null else _epoch(column)
+def _moments(column: Column, array: pa.Array) -> pa.Array:
+    """Return days, ms or µs since 1970-01-01; of TIMESTAMPs text in ISO 8601."""
+    epoch: str | int = 0
+    days, micros, exist = _days_and_micros(array)
     if column.kind == "timestamp":
-        return b'"%bZ"' % text.replace(" ", "T").encode()
-    delta = moment - _EPOCH
-    if column.kind == "date":
-        return b"%d" % delta.days
-    return b"%d" % (delta // (_MICROSECOND * (1000 if column.fsp <= _MILLI_FSP else 1)))
+        iso = pc.replace_substring(array, " ", "T", max_replacements=1)
+        found, epoch = join(iso.cast(BINARY), b"Z").cast(array.type), "1970-01-01T00:00:00Z"
+    else:
+        if column.kind == "datetime":
+            days = (days * _DAY_MICROS + micros) // (1000 if column.fsp <= _MILLI_FSP else 1)
+        found = pa.array(days)
+    if column.not_null:
+        found = pc.if_else(pa.array(exist), found, pa.scalar(epoch, found.type))
+    else:
+        found = pc.if_else(pa.array(exist), found, pa.scalar(None, found.type))
+    return pc.if_else(array.is_valid(), found, pa.scalar(None, found.type))
 
 
-def _epoch(column: Column) -> bytes:
-    return b'"1970-01-01T00:00:00Z"' if column.kind == "timestamp" else b"0"
+def _days_and_micros(
+    array: pa.Array,
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+    """Return days since 1970-01-01, µs of the day, and whether there is such a day."""
+    text = pc.ascii_rpad(pc.fill_null(array, ""), _MOMENT_WIDTH, "0")
+    _, values = data_of(text.cast(BINARY))
+    digit = values.reshape(-1, _MOMENT_WIDTH).astype(np.int64) - ord("0")
+
+    def number(first: int, end: int) -> npt.NDArray[np.int64]:
+        found: npt.NDArray[np.int64] = digit[:, first:end] @ 10 ** np.arange(end - first)[::-1]
+        return found
+
+    year, month, day = number(0, 4), number(5, 7), number(8, 10)
+    exist = (year > 0) & (month >= 1) & (month <= 12) & (day >= 1)
+    months = np.where(exist, (year - 1970) * 12 + month - 1, 0)
+    first, following = (
+        each.astype("datetime64[M]").astype("datetime64[D]").astype(np.int64)
+        for each in (months, months + 1)
+    )
+    exist &= first + day - 1 < following
+    seconds = (number(11, 13) * 60 + number(14, 16)) * 60 + number(17, 19)
+    return first + day - 1, seconds * 1_000_000 + number(20, 26), exist
+
+
+def _by_distinct(array: pa.Array, convert: Callable[[Any], Any], kind: pa.DataType) -> pa.Array:
+    """Return what `convert` makes of each different value once; nulls stay null."""
+    coded = array.dictionary_encode()
+    return from_values([convert(v) for v in coded.dictionary.to_pylist()], kind).take(coded.indices)
 
 
 def _micros(text: str) -> int:

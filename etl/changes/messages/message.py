@@ -12,15 +12,17 @@ by NUL, too.
 from __future__ import annotations
 
 import struct
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from sluice.etl.changes.formats.sql_text import join
+from sluice.etl.changes.steps import ChangeError, MessageSchema
 from sluice.relay import DELETE
 from sluice.tidb.ddl_job import DdlJob
 from sluice.tidb.schema import Column, Table
@@ -121,20 +123,42 @@ class RowBatch:
         )
 
 
-class Encoder(Protocol):
+class Encoder(ABC):
     """Encode changes in one format."""
 
-    time_zone: str
+    time_zone: str = "UTC"
     """The zone in which it takes TIMESTAMPs."""
+    splits_key_changes = False
+    """An update that changes the handle key has a message with the old key and one with the new."""
 
+    @property
+    def schemas(self) -> list[MessageSchema]:
+        """Return the registry's schemas of all messages so far, by the numbers that they have."""
+        return []
+
+    def table_schemas(self, table: Table) -> list[MessageSchema]:
+        """Return the registry's schemas that messages of a table will have."""
+        return []
+
+    @abstractmethod
     def rows(self, batch: RowBatch) -> pa.LargeBinaryArray:
         """Return the frames of each change's messages."""
 
+    @abstractmethod
     def ddl(self, job: DdlJob, built_ms: int) -> list[Message]:
         """Return the messages of a DDL statement."""
 
+    @abstractmethod
     def watermark(self, commit_ts: int, built_ms: int) -> list[Message]:
         """Return the messages that promise that all through `commit_ts` (TSO) was sent."""
+
+
+def ungiven(column: Column) -> ChangeError:
+    """Return the error of a NULL in a column that has none."""
+    return ChangeError(
+        f"column {column.name!r} is NOT NULL, and a row has NULL in it: the format has no form for"
+        " that",
+    )
 
 
 def handle_key(table: Table) -> tuple[str, ...]:

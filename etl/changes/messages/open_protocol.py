@@ -34,6 +34,7 @@ from sluice.etl.changes.messages.json_text import (
 )
 from sluice.etl.changes.messages.message import (
     BINARY,
+    Encoder,
     Images,
     Message,
     MessageFormat,
@@ -61,7 +62,7 @@ _WITH_CHARSET = {"text", "enum", "set"}
 _GO_ESCAPES = {7: "a", 8: "b", 9: "t", 10: "n", 11: "v", 12: "f", 13: "r", 34: '"', 92: "\\"}
 
 
-class OpenProtocol:
+class OpenProtocol(Encoder):
     """Encode one pipeline's changes in the Open protocol."""
 
     def __init__(self, options: MessageFormat) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 from sluice.etl.changes.formats.layout import LoadLayout
 from sluice.tidb.ddl_job import DdlJob
@@ -231,6 +231,16 @@ class FlushDetail(StepDetail):
     kind: ClassVar[str] = "flush"
 
 
+class MessageSchema(NamedTuple):
+    """A schema of messages that a registry has; messages hold its number in a step's detail."""
+
+    record: str
+    """The full name of its record."""
+    part: str
+    """`key` or `value`: what of messages it describes."""
+    text: str
+
+
 @dataclass(frozen=True, slots=True)
 class TransactionDetail(StepDetail):
     """Whole records (`sluice.etl.changes.formats.binlog_file`) are the payload, or a piece of one.
@@ -243,6 +253,13 @@ class TransactionDetail(StepDetail):
     """Number of transactions that end in the step."""
     more: bool = False
     """On all pieces of a record but the last."""
+    schemas: tuple[MessageSchema, ...] = ()
+    """Schemas by the numbers that the payload's messages have."""
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Self:
+        schemas = tuple(MessageSchema(*each) for each in document.get("schemas", ()))
+        return cls(**{**document, "schemas": schemas})
 
 
 @dataclass(frozen=True, slots=True)

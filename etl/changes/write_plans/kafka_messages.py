@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from sluice.etl.changes.messages import RowBatch, encoder_for
-from sluice.etl.changes.steps import Step, TransactionDetail
+from sluice.etl.changes.steps import MessageSchema, Step, TransactionDetail
 from sluice.etl.changes.write_plans._row_images import changes_of
 from sluice.etl.changes.write_plans._transactions import STEP_BYTES, Places, merged_in_order
 from sluice.etl.changes.write_plans.change_set import ChangeSet, StageTimings
@@ -45,11 +45,16 @@ def plan_steps(segment: ChangeSet, timings: StageTimings, workers: int = 1) -> I
         return
     places, offsets, data = merged_in_order(pieces)
     timings.format += time.perf_counter() - started
-    yield from _steps(segment.column("commit_ts", places), offsets, data)
+    schemas = tuple(encoder.schemas)
+    yield from _steps(segment.column("commit_ts", places), offsets, data, schemas)
 
 
 def _steps(
-    commit_ts: Places, offsets: Places, data: memoryview, step_bytes: int = STEP_BYTES
+    commit_ts: Places,
+    offsets: Places,
+    data: memoryview,
+    schemas: tuple[MessageSchema, ...] = (),
+    step_bytes: int = STEP_BYTES,
 ) -> Iterator[Step]:
     """Yield the messages in steps of about `step_bytes`, cut between changes."""
     is_last = np.append(commit_ts[1:] != commit_ts[:-1], True)
@@ -58,7 +63,7 @@ def _steps(
         end = int(np.searchsorted(offsets, offsets[first] + step_bytes, side="right")) - 1
         end = min(max(end, first + 1), len(commit_ts))
         yield Step(
-            TransactionDetail(int(is_last[first:end].sum())),
+            TransactionDetail(int(is_last[first:end].sum()), schemas=schemas),
             int(commit_ts[end - 1]),
             rows=end - first,
             payload=data[offsets[first] : offsets[end]],

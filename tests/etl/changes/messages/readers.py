@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from sluice.etl.changes.messages import MessageFormat
+from tests.etl.changes.messages.avro_reader import AvroReader
 from tests.etl.changes.messages.canal_reader import CanalReader
 from tests.etl.changes.messages.debezium_reader import DebeziumReader
 from tests.etl.changes.messages.open_reader import OpenReader
@@ -17,5 +18,6 @@ READERS: dict[str, tuple[MessageFormat, Callable[[], Reader]]] = {
         CanalReader,
     ),
     "open-protocol": (MessageFormat("open-protocol"), OpenReader),
+    "avro": (MessageFormat("avro"), AvroReader),
     "debezium-json": (MessageFormat("debezium-json", with_schema=True), DebeziumReader),
 }

@@ -21,6 +21,7 @@ from sluice.etl.changes.planning import BatchPayload, PrepareOptions, prepare_st
 from sluice.etl.changes.recorded_schema import RecordedSchema
 from sluice.relay import RelayLog
 from sluice.tidb.schema import Column
+from tests.etl.changes.messages.schema_ids import identified
 
 BUILT_MS = 1716613769900
 Row = dict[str, Any]
@@ -61,7 +62,7 @@ def messages_of(relay: RelayLog, options: MessageFormat) -> Iterator[Message]:
         relay.url, batch, PrepareOptions("kafka_messages", message_format=options)
     ):
         if step.kind == "transaction":
-            yield from split_frames(step.payload)
+            yield from identified(split_frames(step.payload), step.detail.schemas)
         elif step.kind == "ddl":
             yield from encoder.ddl(step.detail, BUILT_MS)
 

@@ -17,6 +17,7 @@ from sluice.tidb.schema import Column, Table
 from tests.etl.changes.messages.orders import batch_of
 from tests.etl.changes.messages.readers import READERS
 from tests.etl.changes.messages.recorded_messages import Change, decoded
+from tests.etl.changes.messages.schema_ids import identified
 
 _ELEMENTS = ("new", "it's", 'a "b"', "(c)", "é")
 _LARGEST = 2**64 - 1
@@ -116,8 +117,10 @@ def test_a_reader_finds_the_values_of_any_row(name: str, change: Any) -> None:
         kind, old=None if kind == INSERT else old, new=None if kind == DELETE else new, table=table
     )
     reader = new_reader()
-    (frame,) = encoder_for(options).rows(batch).to_pylist()
-    (found,) = [read for message in split_frames(frame) if (read := reader.read(message))]
+    encoder = encoder_for(options)
+    (frame,) = encoder.rows(batch).to_pylist()
+    messages = identified(split_frames(frame), encoder.schemas)
+    (found,) = [read for message in messages if (read := reader.read(message))]
     assert found == Change(
         ("insert", "update", "delete")[kind],
         's h.t"',

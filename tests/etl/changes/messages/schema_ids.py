@@ -1,0 +1,41 @@
+"""Give schemas ids as a registry does, and find them again, for messages in Avro."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import fastavro
+
+from sluice.etl.changes.messages import Message, resolved
+from sluice.etl.changes.steps import MessageSchema
+
+FIRST_ID = 41
+_registered: list[MessageSchema] = []
+
+
+def id_of(schema: MessageSchema) -> int:
+    """Return the id under which the schema is registered."""
+    if schema not in _registered:
+        _registered.append(schema)
+    return FIRST_ID + _registered.index(schema)
+
+
+def registered(schema_id: int) -> MessageSchema:
+    """Return the schema with the id."""
+    return _registered[schema_id - FIRST_ID]
+
+
+@functools.cache
+def parsed(schema_id: int) -> tuple[dict[str, Any], Any]:
+    """Return the schema with the id as JSON, and as fastavro takes it."""
+    document = json.loads(registered(schema_id).text)
+    return document, fastavro.parse_schema(document)
+
+
+def identified(messages: Iterable[Message], schemas: Sequence[MessageSchema]) -> Iterator[Message]:
+    """Yield messages with ids, as the sink sends them."""
+    for message in messages:
+        yield resolved(message, schemas, id_of) if schemas else message
