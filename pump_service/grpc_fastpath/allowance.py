@@ -1,7 +1,8 @@
-"""Limit the frames without a call that clients may send: per connection, and over all of them.
+"""Limit the frames without a call that clients may send, and the event loop's time for strangers.
 
-A connection may send some each second; all connections share a much larger reserve. Those that
-exceed it are read again in turns, which take at most a share of the event loop's time.
+A connection may send some frames each second; all connections share a much larger reserve. Those
+that exceed it are read again in turns, which take at most a share of the event loop's time. So are
+strangers, the connections of addresses that have never written, once they used up their share.
 """
 
 from __future__ import annotations
@@ -25,6 +26,11 @@ _TURN_S, _REST_S = 0.002, 0.006
 """How long connections are resumed at a stretch, and the time until the next stretch begins.
 
 Together all clients beyond their allowances get a quarter of the loop, however many they are.
+"""
+_STRANGERS_SHARE_RATIO, _STRANGERS_BURST_S = 0.25, 0.005
+"""What strangers get of the loop's time outside of those turns, and how much of it at once.
+
+Else a turn of the loop would be as long as a crowd is large, and each writer would wait for it.
 """
 
 
@@ -81,29 +87,76 @@ class FrameRateLimit:
         self.left = max(self.left, min(self.left + frames, float(self._rate)))
 
 
-class PausedReads:
-    """Resume connections that aren't read because they exceeded their allowances.
+class StrangersShare:
+    """Hold the loop's time for reading strangers as soon as something comes."""
 
-    The longest paused comes first. Belongs to the loop's thread.
+    __slots__ = ("_clock", "_counted", "_left_s")
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._left_s = _STRANGERS_BURST_S
+        self._counted = clock()
+
+    def begin(self) -> float:
+        """Return the time if a stranger may be read now, else 0."""
+        now = self._clock()
+        earned_s = (now - self._counted) * _STRANGERS_SHARE_RATIO
+        self._left_s = min(self._left_s + earned_s, _STRANGERS_BURST_S)
+        self._counted = now
+        return now if self._left_s > 0 else 0.0
+
+    def end(self, began: float) -> None:
+        """Charge the time since `begin` returned `began`."""
+        self._left_s = max(self._left_s - (self._clock() - began), -_STRANGERS_BURST_S)
+
+
+class PausedReads:
+    """Resume connections that aren't read because they or all strangers exceeded their share.
+
+    The longest paused comes first, but one within its own allowance before all others. Belongs to
+    the loop's thread.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._paused: deque[tuple[float, Callable[[], None]]] = deque()
+        self._put_off: deque[Callable[[], None]] = deque()
         self._timer: asyncio.TimerHandle | None = None
+        self._due = 0.0
 
     def add(self, resume: Callable[[], None]) -> None:
         """Call `resume` after the pause, as soon as those before it are through."""
         self._paused.append((self._loop.time() + _READ_PAUSE_S, resume))
-        if self._timer is None:
-            self._timer = self._loop.call_later(_READ_PAUSE_S, self._resume)
+        self._wake_in(_READ_PAUSE_S)
+
+    def put_off(self, resume: Callable[[], None]) -> None:
+        """Call `resume` as soon as those put off before it are through."""
+        self._put_off.append(resume)
+        self._wake_in(_REST_S)
+
+    def _wake_in(self, delay_s: float) -> None:
+        due = self._loop.time() + delay_s
+        if self._timer is not None:
+            if self._due <= due:
+                return
+            self._timer.cancel()
+        self._due = due
+        self._timer = self._loop.call_later(delay_s, self._resume)
 
     def _resume(self) -> None:
+        self._timer = None
         now = self._loop.time()
         until = now + _TURN_S
-        while self._paused and self._paused[0][0] <= now and self._loop.time() < until:
-            self._paused.popleft()[1]()
-        self._timer = None
-        if self._paused:
-            due_s = self._paused[0][0] - self._loop.time()
-            self._timer = self._loop.call_later(max(due_s, _REST_S), self._resume)
+        try:
+            while self._loop.time() < until:
+                if self._put_off:
+                    self._put_off.popleft()()
+                elif self._paused and self._paused[0][0] <= now:
+                    self._paused.popleft()[1]()
+                else:
+                    break
+        finally:  # the others go on where one fails
+            if self._put_off:
+                self._wake_in(_REST_S)
+            elif self._paused:
+                self._wake_in(max(self._paused[0][0] - self._loop.time(), _REST_S))

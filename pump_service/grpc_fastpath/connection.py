@@ -92,6 +92,21 @@ class FastPathConnection(FrameHandler, asyncio.Protocol):
         if self._wire.closing:
             return
         buf = self._rest + data if self._rest else data
+        context = self._context
+        if context.places.has_written(self._place):
+            self._read(buf)
+        elif began := context.strangers.begin():
+            self._read(buf)
+            context.strangers.end(began)
+        else:
+            self._rest = buf
+            self._account()
+            if not self._wire.is_held("frames"):
+                self._wire.set_paused("frames", on=True)
+                context.paused_reads.put_off(self._resume)
+
+    def _read(self, buf: bytes) -> None:
+        """Handle what came, and answer what can be answered at once."""
         self._behind = False
         try:
             self._rest = self._frames(buf)
@@ -147,7 +162,7 @@ class FastPathConnection(FrameHandler, asyncio.Protocol):
             return
         self._wire.set_paused("frames", on=False)
         if self._rest:
-            self.data_received(b"")
+            self._read(self._rest)
         if not self._wire.is_held("frames"):
             self._allowance.over_since = 0.0
 
@@ -212,6 +227,11 @@ class FastPathConnection(FrameHandler, asyncio.Protocol):
     def set_read_paused(self, *, on: bool) -> None:
         """Stop or go on reading, because the store is full or has room again."""
         self._wire.set_paused("store", on=on)
+
+    @property
+    def behind(self) -> bool:
+        """Return whether frames of the client wait to be read, a reset of its calls maybe."""
+        return self._wire.is_held("frames")
 
     @property
     def busy(self) -> bool:

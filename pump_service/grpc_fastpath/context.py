@@ -11,7 +11,11 @@ from threading import get_ident
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
-from sluice.pump_service.grpc_fastpath.allowance import PausedReads, SharedFrameBudget
+from sluice.pump_service.grpc_fastpath.allowance import (
+    PausedReads,
+    SharedFrameBudget,
+    StrangersShare,
+)
 from sluice.pump_service.grpc_fastpath.frames import CANCEL
 from sluice.pump_service.grpc_fastpath.limits import FastPathLimits
 from sluice.pump_service.grpc_fastpath.places import MAX_CONNECTIONS, ConnectionSlots
@@ -102,6 +106,7 @@ class FastPathServer:
         self.uploads = PartialRequestBudget(limits.partial, limits.share, self.places.has_room)
         self.idle_frames = SharedFrameBudget(limits.idle_frames)
         self.paused_reads = PausedReads(loop)
+        self.strangers = StrangersShare(loop.time)
         self.calls = 0  # others than WriteBinlog, until their tasks have ended
         self.queued = 0  # payload bytes that the store has and has not made durable
         self._finished: deque[tuple[_CallBatch, BaseException | None]] = deque()

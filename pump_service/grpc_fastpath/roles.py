@@ -75,6 +75,10 @@ class ClientCalls(Protocol):
         """Return the sender that takes the frames of an answer."""
 
     @property
+    def behind(self) -> bool:
+        """Return whether frames of the client wait to be read, a reset of its calls maybe."""
+
+    @property
     def busy(self) -> bool:
         """Return whether calls are open or unanswered."""
 

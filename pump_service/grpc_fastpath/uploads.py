@@ -220,6 +220,7 @@ class PartialRequests:
         """Remove all calls because the connection is closed."""
         for stream in list(self.open):
             self.drop(stream)
+        self._flush = _nothing  # it knows the connection, which else stays until a full collection
 
     def grant(self, upload: PartialRequest, *, now: bool = False) -> None:
         """Let the client send more of it; `now`: nothing of this connection is being read."""
@@ -243,6 +244,10 @@ class PartialRequests:
         self._out.append(message_too_large(stream, size, limit))
         self.reset(stream, f.NO_ERROR)
         return True
+
+
+def _nothing() -> None:
+    pass
 
 
 def message_too_large(stream: int, size: int, limit: int) -> bytes:

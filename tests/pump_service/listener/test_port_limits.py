@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import gc
 import itertools
 import socket
 import threading
 import time
+import weakref
 from unittest import mock
 
 import httpx
@@ -18,12 +20,13 @@ import pytest
 from sluice.pump_service.calls import pulls
 from sluice.pump_service.cluster import ClientLiveness
 from sluice.pump_service.config import Security
-from sluice.pump_service.grpc_fastpath import FastPathLimits, FastPathServer
+from sluice.pump_service.grpc_fastpath import FastPathLimits, FastPathServer, allowance
 from sluice.pump_service.grpc_fastpath import frames as f
 from sluice.pump_service.grpc_fastpath.allowance import (
     FrameRateLimit,
     PausedReads,
     SharedFrameBudget,
+    StrangersShare,
 )
 from sluice.pump_service.grpc_fastpath.hpack import encode_headers
 from sluice.pump_service.grpc_fastpath.sender import TRANSPORT_BYTES, FlowControlledSender
@@ -156,13 +159,13 @@ def test_a_message_waits_in_one_piece_while_its_reader_takes_nothing(readers):
             assert 0 < unsent <= TRANSPORT_BYTES + 1024  # with frames' heads
             assert lane._place.size >= lane._bytes + unsent
         assert not sent
-        for client in clients:
+        for number, client in enumerate(clients, 1):
             received = 0
-            while received < len(message) and (data := client.sock.recv(1 << 20)):
-                received += len(data)
-            assert received >= len(message)
+            client.sock.settimeout(0.05)
+            while len(sent) < number or received < len(message):  # a close cuts off what is unread
+                with contextlib.suppress(TimeoutError):
+                    received += len(client.sock.recv(1 << 20))
             client.close()
-        _eventually(lambda: len(sent) == readers)
 
 
 def test_calls_whose_answers_the_client_does_not_take_count_as_open():
@@ -773,6 +776,30 @@ def test_rapid_reset_makes_no_threads_and_other_clients_write(pump):
     writer.close()
 
 
+def test_calls_whose_resets_wait_to_be_read_begin_no_reader(pump):
+    threads = _threads(pump)
+    message = pb.pump.PullBinlogReq(clusterID=CLUSTER).SerializeToString()
+    client = RawClient(pump.address)
+    block, body = encode_headers(_PULL), grpc_body(message)
+    streams = range(1, 2 * pulls.MAX_READERS_PER_HOST, 2)
+    calls = [
+        part
+        for stream in streams
+        for part in (_headers(stream, block), f.frame(f.DATA, f.END_STREAM, stream, body))
+    ]
+    client.sock.settimeout(60)
+    flood = f.frame(f.PING, f.ACK, 0, bytes(8)) * 12_000  # more than a second's allowance
+    client.send(*calls, flood, *(f.reset(stream, f.CANCEL) for stream in streams))
+    client.send(f.frame(f.PING, 0, 0, b"the last"))
+    most = 0
+    while (f.PING, f.ACK, 0, b"the last") not in client.frames:
+        assert not client.closed
+        most = max(most, _threads(pump))
+        client.read(0.01)
+    assert most < threads + pulls.MAX_READERS_PER_HOST // 2
+    client.close()
+
+
 def test_clients_beyond_their_allowances_are_read_again_in_turns_that_end():
     clock, timers, resumed = [0.0], [], []
 
@@ -793,6 +820,66 @@ def test_clients_beyond_their_allowances_are_read_again_in_turns_that_end():
         assert 1 <= len(resumed) - already <= 3
     assert resumed == list(range(1000))
     assert clock[0] >= 3  # a quarter of the time was theirs
+
+
+def test_clients_within_their_allowances_are_read_before_those_beyond():
+    loop = mock.Mock(time=lambda: 0.0)
+    reads, resumed = PausedReads(loop), []
+    with mock.patch.object(allowance, "_READ_PAUSE_S", 0.0):
+        reads.add(lambda: resumed.append("beyond"))
+    reads.put_off(lambda: resumed.append("within"))
+    reads._resume()
+    assert resumed == ["within", "beyond"]
+
+
+def test_strangers_get_a_share_of_the_loop_however_long_one_of_them_takes():
+    clock = [0.0]
+    share = StrangersShare(lambda: clock[0])
+    clock[0], taken_s, waited_s, longest_s = 1.0, 0.0, 0.0, 0.0
+    while clock[0] < 11:
+        if began := share.begin():
+            clock[0] += 0.002 if clock[0] < 6 else 0.5
+            taken_s += clock[0] - began if began < 6 else 0
+            waited_s = 0.0
+            share.end(began)
+        else:
+            clock[0] += 0.001
+            waited_s += 0.001
+            longest_s = max(longest_s, waited_s)
+    assert 1.1 < taken_s < 1.4, "a quarter of the first five seconds, and what it began with"
+    assert longest_s < 0.03, "a read that took half a second shut all strangers out"
+
+
+def test_strangers_beyond_their_share_are_answered_all_the_same_and_writers_at_once():
+    with (
+        served() as (address, _, context),
+        mock.patch.object(StrangersShare, "begin", return_value=0.0),
+        mock.patch.object(
+            context.paused_reads, "put_off", wraps=context.paused_reads.put_off
+        ) as put_off,
+    ):
+        client = RawClient(address)
+        client.call(1, _PROBE)
+        assert client.answer(1).status == "0" and put_off.called
+        context.places.note_writer("127.0.0.1")
+        put_off.reset_mock()
+        client.call(3, _PROBE)
+        assert client.answer(3).status == "0" and not put_off.called
+        client.close()
+
+
+def test_a_connection_that_is_closed_is_freed_without_a_collection():
+    with served() as (address, _, context):
+        client = RawClient(address)
+        client.call(1, _PROBE)
+        client.answer(1)
+        (lane,) = map(weakref.ref, context.lanes)
+        gc.disable()
+        try:
+            client.close()
+            _eventually(lambda: lane() is None)
+        finally:
+            gc.enable()
 
 
 def test_connections_that_wait_in_the_systems_queue_are_accepted_in_one_turn():
