@@ -16,7 +16,7 @@ from sluice.etl.lazy_exports import lazy_getattr
 
 if TYPE_CHECKING:
     from sluice.etl.apply._prefetch import Prepare
-    from sluice.etl.apply._prepare_job import SparkPreparer
+    from sluice.etl.apply.prepare_windows import SparkPreparer
     from sluice.etl.apply.replay_range import OutsideReplayRange, ReplayRange, apply_range
     from sluice.etl.apply.run import ApplySummary, BatchReport, prepare_options, run_apply
 
@@ -40,7 +40,7 @@ __getattr__ = lazy_getattr(
         "ReplayRange": "sluice.etl.apply.replay_range",
         "OutsideReplayRange": "sluice.etl.apply.replay_range",
         "Prepare": "sluice.etl.apply._prefetch",
-        "SparkPreparer": "sluice.etl.apply._prepare_job",
+        "SparkPreparer": "sluice.etl.apply.prepare_windows",
         "apply_range": "sluice.etl.apply.replay_range",
         "prepare_options": "sluice.etl.apply.run",
         "run_apply": "sluice.etl.apply.run",

@@ -33,7 +33,7 @@ from sluice.etl.apply._drainer_takeover import advance_past_executed_ddl
 from sluice.etl.apply._metrics import ApplyProgressLog, ApplySummary, BatchReport, report_of
 from sluice.etl.apply._other_sessions import OtherSessionWatcher
 from sluice.etl.apply._prefetch import BatchPrefetcher, Prepare
-from sluice.etl.apply._prepare_job import SparkPreparer
+from sluice.etl.apply.prepare_windows import SparkPreparer
 from sluice.etl.changes.planning import PrepareOptions
 from sluice.etl.changes.steps import Step
 from sluice.etl.downstream import Checkpoint

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from sluice.etl.apply import _prepare_job, run_apply
+from sluice.etl.apply import run_apply
 from sluice.etl.settings import Apply, Relay, Settings, Spark, Upstream
 from sluice.etl.spark import persistent_worker as standing
+from sluice.etl.spark import resilient_function
 from tests.etl.freezing import differences, tell
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.stopped_work import by_steps, leave_nothing
@@ -32,7 +33,7 @@ def test_wherever_the_worker_of_an_applier_dies_or_stands_still_all_is_applied_o
         # the steps of a busy machine are those of a quiet one
         monkeypatch.setattr(standing, name, seconds)
     story = tell(mariadb, tmp_path)
-    relay, prepare = tmp_path / "run" / "relay", _prepare_job.PrepareWindows
+    relay, made = tmp_path / "run" / "relay", resilient_function.ResilientFunction
     settings = Settings(
         Upstream("unused"), Relay(relay.as_uri()), mariadb.downstream, spark=Spark(spark_remote),
         apply=Apply("atomic", 2, 6),
@@ -45,9 +46,11 @@ def test_wherever_the_worker_of_an_applier_dies_or_stands_still_all_is_applied_o
             monkeypatch.setattr(standing, "_HEARTBEAT_TIMEOUT_S", 1.0)
         told = str(tmp_path / f"worker-{number}")
         monkeypatch.setattr(
-            _prepare_job,
-            "PrepareWindows",
-            lambda *args, told=told, stop=stop, how=how: by_steps(prepare(*args), stop, told, how),
+            resilient_function,
+            "ResilientFunction",
+            lambda place, prepare, schemas, told=told, stop=stop, how=how: made(
+                place, by_steps(prepare, stop, told, how), schemas
+            ),
         )
         try:
             summary = run_apply(settings, until_ts=story._ts, run_seconds=240)

@@ -2,8 +2,8 @@
 
 import pytest
 
-from sluice.etl.apply import _prepare_job
-from sluice.etl.apply._prepare_job import SparkPreparer
+from sluice.etl.apply import prepare_windows
+from sluice.etl.apply.prepare_windows import SparkPreparer
 from sluice.etl.changes.planning import BatchPayload, PrepareOptions
 from sluice.etl.settings import Spark
 from sluice.etl.spark.errors import SparkUnavailableError, WorkerError
@@ -16,7 +16,7 @@ def preparer(tmp_path, monkeypatch):
     """Its relay log holds nothing, and nobody listens where its Spark should be, as it has been
     told.
     """
-    monkeypatch.setattr(_prepare_job, "_CONNECT_TIMEOUT_S", 0)
+    monkeypatch.setattr(prepare_windows, "_CONNECT_TIMEOUT_S", 0)
     preparer = SparkPreparer(
         SessionTarget(Spark("sc://127.0.0.1:1"), "apply", tmp_path.as_uri()), PrepareOptions()
     )
