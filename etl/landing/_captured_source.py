@@ -14,7 +14,12 @@ from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from sluice.errors import SluiceError
-from sluice.etl.landing._pump_errors import CommitsPurgedError, PumpUnavailableError
+from sluice.etl.landing._pump_errors import (
+    CommitsPurgedError,
+    PumpUnavailableError,
+    ReplicaDiffersError,
+)
+from sluice.etl.landing._replica_switch import AnsweredRanges, Digest
 from sluice.tidb import tso
 from sluice.tidb.table_shares import Share
 
@@ -56,6 +61,7 @@ class CapturedShares:
         lo: int,
         fresh_ts: int,
         ask: Callable[[NodeStatus], BoundsRequest],
+        digest: Digest,
     ) -> list[CapturedAnswer]:
         """Return the pumps to read behind `lo` (TSO), which have all tables, with their bounds.
 
@@ -76,7 +82,11 @@ class CapturedShares:
                 try:
                     if share not in by_share:
                         raise _share_missing(share)
-                    answers.append(self._sources[share].choose(by_share[share], lo, fresh_ts, ask))
+                    answers.append(
+                        self._sources[share].choose(by_share[share], lo, fresh_ts, ask, digest)
+                    )
+                except ReplicaDiffersError:
+                    raise  # no other division of the tables makes it right
                 except SluiceError as error:
                     wrong.append(error)
             failures += wrong
@@ -115,6 +125,7 @@ class CapturedSource:
 
     def __init__(self) -> None:
         self._node_id = ""
+        self._answered = AnsweredRanges()
 
     def choose(
         self,
@@ -122,11 +133,14 @@ class CapturedSource:
         lo: int,
         fresh_ts: int,
         ask: Callable[[NodeStatus], BoundsRequest],
+        digest: Digest,
     ) -> CapturedAnswer:
         """Return the pump to read behind `lo` (TSO), with its bounds.
 
-        `pumps` are those that capture the cluster, `ask` begins to ask one for its bounds. Raises
-        PumpUnavailableError or CommitsPurgedError if no pump has what comes next.
+        `pumps` are those that capture the cluster, `ask` begins to ask one for its bounds,
+        `digest` asks one what it has in a range. Raises PumpUnavailableError or CommitsPurgedError
+        if no pump has what comes next, and ReplicaDiffersError if the one that has it captured
+        other changes than the one before.
         """
         former = self._node_id
         answers = _answers([pump for pump in pumps if pump.node_id == former], ask)
@@ -142,6 +156,8 @@ class CapturedSource:
         if answer is None:
             raise _none_usable(lo, failures)
         pump = answer.pump
+        self._answered.compare(pump, answer.bounds.max_commit_ts, digest)
+        self._answered.add(pump, lo, answer.bounds)
         if pump.node_id != former:
             log.info(
                 "reading captured changes pump=%s host=%s share=%s after_ts=%d former_pump=%s"

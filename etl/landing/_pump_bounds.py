@@ -7,6 +7,7 @@ its bounds are what has arrived (sluice.tidb.pumps.pulled_window).
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from sluice.etl.settings import Window as WindowSettings
     from sluice.tidb import TLS, NodeStatus, PumpReader, PumpReadError, WindowBounds
     from sluice.tidb.pumps import PendingBounds, PullFollower
+
+log = logging.getLogger("sluice.land")
 
 _BARRIER_TIMEOUT_MS = 100
 _BOUNDS_TIMEOUT_S = 10.0
@@ -84,6 +87,24 @@ class PumpBounds:
         except PumpReadError as error:
             raise self.read_error(pump, lo, error) from error
 
+    def digest(self, pump: NodeStatus, lo: int, hi: int) -> tuple[int, bytes] | None:
+        """Return how many transactions a pump has in (lo, hi] (TSO), and a digest of them.
+
+        None if it has removed them, or is an older pump that has no digests. Raises
+        PumpUnavailableError.
+        """
+        from sluice.tidb import PumpReadError
+
+        try:
+            _, transactions, digest = self._sluice_reader(pump).digest(lo, hi)
+        except PumpReadError as error:
+            found = self.read_error(pump, lo, error)
+            if error.unimplemented or not isinstance(found, PumpUnavailableError):
+                log.info("captured range not compared pump=%s reason=%r", pump.node_id, str(error))
+                return None
+            raise found from error
+        return transactions, digest
+
     def read_error(
         self, pump: NodeStatus, lo: int, error: PumpReadError
     ) -> CommitsPurgedError | PumpUnavailableError:
@@ -116,7 +137,20 @@ class PumpBounds:
 
     def _request_from_sluice(self, pump: NodeStatus, lo: int, fresh_ts: int) -> WindowBounds:
         """Return the bounds from a Sluice pump."""
-        from sluice.tidb import PumpReader, PumpReadError
+        from sluice.tidb import PumpReadError
+
+        reader = self._sluice_reader(pump)
+        try:
+            limits = self._limits.max_transactions, self._limits.max_bytes
+            return reader.bounds(lo, fresh_ts, _BARRIER_TIMEOUT_MS, *limits, _MAX_INLINE_BYTES)
+        except PumpReadError:
+            self.readers.pop(pump.host, None)
+            reader.close()
+            raise
+
+    def _sluice_reader(self, pump: NodeStatus) -> PumpReader:
+        """Return the connection to a pump, opened if there is none."""
+        from sluice.tidb import PumpReader
 
         reader = self._reader(pump)
         if reader is None:
@@ -129,13 +163,7 @@ class PumpBounds:
                 timeout_s=_BOUNDS_TIMEOUT_S,
                 share=pump.captured_share,
             )
-        try:
-            limits = self._limits.max_transactions, self._limits.max_bytes
-            return reader.bounds(lo, fresh_ts, _BARRIER_TIMEOUT_MS, *limits, _MAX_INLINE_BYTES)
-        except PumpReadError:
-            self.readers.pop(pump.host, None)
-            reader.close()
-            raise
+        return reader
 
     def _follow_original_pump(self, pump: NodeStatus, lo: int) -> WindowBounds | None:
         """Return the bounds of an original pump that is followed from `lo` on; None if it isn't.

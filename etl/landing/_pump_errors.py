@@ -45,3 +45,9 @@ class MissedCommitError(SluiceError):
     """A pump received a commit after landing had passed it; names pump and transaction."""
 
     hint = "bring its rows with `sluice verify` and --repair, then `sluice txn skip`"
+
+
+class ReplicaDiffersError(SluiceError):
+    """Two pumps captured different changes of one range; names both, and the range."""
+
+    hint = "compare the downstream with the upstream by `sluice verify`, then `sluice resume`"

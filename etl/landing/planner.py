@@ -250,6 +250,7 @@ class WindowPlanner:
                 lo,
                 fresh_ts,
                 lambda pump: asked.get(_pump_key(pump)) or self._asking.request(pump, lo, fresh_ts),
+                self._asking.digest,
             )
         except SluiceError:
             if not is_only:

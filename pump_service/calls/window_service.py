@@ -16,7 +16,7 @@ import grpc
 import pyarrow as pa
 
 from sluice.errors import Signal
-from sluice.pump_service.cluster import FutureTsLimit, digest_of
+from sluice.pump_service.cluster import FutureTsLimit
 from sluice.pump_service.store import Store
 from sluice.pump_service.store.errors import (
     CorruptRecordError,
@@ -25,7 +25,7 @@ from sluice.pump_service.store.errors import (
     WindowPurgedError,
 )
 from sluice.tidb import pb
-from sluice.tidb.window_schema import WINDOW_SCHEMA
+from sluice.tidb.window_schema import WINDOW_SCHEMA, digest_of
 
 _log = logging.getLogger(__name__)
 

@@ -19,7 +19,7 @@ from sluice.pump_service.cluster.node import (
     check_share,
     node_id,
 )
-from sluice.pump_service.cluster.replica_check import ReplicaCheck, digest_of
+from sluice.pump_service.cluster.replica_check import ReplicaCheck
 
 __all__ = [
     "CLOSING",
@@ -42,6 +42,5 @@ __all__ = [
     "capture_labels",
     "check_cluster",
     "check_share",
-    "digest_of",
     "node_id",
 ]

@@ -7,16 +7,14 @@ them, range by range, once both are complete through its end.
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import grpc
-import numpy as np
 import pyarrow as pa
 
 from sluice.errors import SluiceError
@@ -26,6 +24,7 @@ from sluice.tidb import tso
 from sluice.tidb.etcd import NodeStatus
 from sluice.tidb.pumps import PumpReader, PumpReadError
 from sluice.tidb.rpc import TLS, status
+from sluice.tidb.window_schema import digest_of
 
 _log = logging.getLogger(__name__)
 
@@ -58,29 +57,6 @@ class _Compared:
 
     through_ts: int
     difference: str = ""
-
-
-def digest_of(batches: Iterable[pa.RecordBatch]) -> tuple[int, bytes]:
-    """Return the number of transactions in WINDOW_SCHEMA, and a digest of their contents.
-
-    The digest doesn't depend on where batches end.
-    """
-    parts = [hashlib.blake2b(digest_size=16) for _ in range(4)]
-    count = 0
-    for batch in batches:
-        if not batch.num_rows:
-            continue
-        payloads = batch.column(2)
-        _, offsets, data = payloads.buffers()
-        edges = np.frombuffer(offsets, np.int64)[payloads.offset :][: batch.num_rows + 1]
-        count += batch.num_rows
-        columns = batch.column(0).to_numpy(), batch.column(1).to_numpy(), np.diff(edges)
-        for part, column in zip(parts, columns):
-            part.update(column.tobytes())
-        parts[3].update(memoryview(data)[edges[0] : edges[-1]])
-    return count, hashlib.blake2b(
-        b"".join(part.digest() for part in parts), digest_size=16
-    ).digest()
 
 
 def _is_purged(error: PumpReadError | StoreError) -> bool:

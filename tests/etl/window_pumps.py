@@ -10,9 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 import grpc
 import pyarrow as pa
 
-from sluice.pump_service.cluster import digest_of
 from sluice.tidb import NodeStatus, pb, pb_grpc
-from sluice.tidb.window_schema import WINDOW_SCHEMA
+from sluice.tidb.window_schema import WINDOW_SCHEMA, digest_of
 
 CLUSTER_ID = 7
 
@@ -36,7 +35,7 @@ class WindowPump(pb_grpc.window.WindowServicer, pb_grpc.pump.PumpServicer):
     def __init__(self, node_id, rows=(), state="online"):
         self.rows = list(rows)
         self.stuck_at = None
-        self.is_original = False
+        self.is_original = self.sends_windows = False
         self.purged_through = 0
         self.share = ""
         self.late = []  # (commit_ts, start_ts)
@@ -86,6 +85,7 @@ class WindowPump(pb_grpc.window.WindowServicer, pb_grpc.pump.PumpServicer):
             hi=hi,
             transactions=len(taken),
             bytes=sum(len(row[2]) for row in taken),
+            window=bytes(batch_of(taken).serialize()) if self.sends_windows else b"",
             late=[
                 pb.window.LateCommit(commit_ts=commit, start_ts=start)
                 for commit, start in self.late

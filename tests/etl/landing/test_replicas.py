@@ -9,7 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sluice.etl.landing._captured_source import CapturedAnswer, CapturedShares, CapturedSource
-from sluice.etl.landing._pump_errors import CommitsPurgedError, PumpUnavailableError
+from sluice.etl.landing._pump_errors import (
+    CommitsPurgedError,
+    PumpUnavailableError,
+    ReplicaDiffersError,
+)
 from sluice.etl.landing.extract import PumpRange
 from sluice.etl.landing.planner import WindowPlanner
 from sluice.etl.settings import Window as Limits
@@ -109,6 +113,60 @@ def test_one_of_two_replicas_is_read_and_the_other_takes_over_when_it_is_killed(
     killed.stop()
     plan = planner.plan(4)
     assert hosts(plan) == {other.status.host} and plan.transactions == 2
+
+
+@pytest.mark.parametrize(
+    "theirs",
+    [
+        [(5, 1, b"x")],
+        [(5, 1, b"x"), (6, 2, b"more"), (7, 6, b"y")],
+    ],
+    ids=["one is missing", "one too many"],
+)
+@pytest.mark.parametrize("share", ["", "1/1"])
+def test_landing_stops_where_it_goes_over_to_a_replica_that_has_other_changes(world, theirs, share):
+    """Also in front of what is landed, and again after each try, until the pump is offline."""
+    first = world.captures("a", [(5, 1, b"x"), (7, 6, b"y")], share=share)
+    planner = world.planner()
+    landed = planner.plan(4).hi
+    assert not planner.plan(landed, empty_now=True).transactions
+    second = world.captures("b", theirs, share=share)
+    first.stop()
+    for lo in (4, landed):
+        with pytest.raises(ReplicaDiffersError, match=r"pump b .* differs from pump a") as told:
+            planner.plan(lo)
+        assert not told.value.transient and "(4, " in str(told.value)
+    second.status = dataclasses.replace(second.status, state="offline")
+    world.captures("c", [(5, 1, b"x"), (7, 6, b"y"), (NOW * 2, 9, b"z")], share=share)
+    assert planner.plan(landed, empty_now=True).hi > landed
+
+
+def test_contents_are_compared_where_the_pump_sent_them_with_its_answer(world):
+    first = world.captures("a", [(5, 1, b"x"), (7, 6, b"y")])
+    first.sends_windows = True
+    planner = world.planner()
+    planner.plan(4)
+    world.captures("b", [(5, 1, b"x"), (7, 6, b"z")])
+    first.stop()
+    with pytest.raises(ReplicaDiffersError, match="other contents of its 2 transactions"):
+        planner.plan(4)
+    world.pumps.pop().stop()
+    world.captures("c", first.rows)
+    assert planner.plan(4).transactions == 2
+
+
+def test_a_replica_is_compared_once_it_has_come_as_far_as_the_one_before(world):
+    first = world.captures("a", [(5, 1, b"x"), (7, 6, b"y")])
+    planner = world.planner()
+    first.stuck_at = NOW - 9
+    landed = planner.plan(4).hi
+    second = world.captures("b", [(5, 1, b"x")])
+    second.stuck_at = NOW - 10
+    first.stop()
+    assert planner.plan(landed) is None
+    second.stuck_at = NOW - 9
+    with pytest.raises(ReplicaDiffersError):
+        planner.plan(landed)
 
 
 def test_a_replica_that_hangs_or_stalls_is_left_and_not_returned_to_without_need(world, patience):
@@ -281,12 +339,23 @@ def test_pumps_of_all_tables_are_read_until_all_shares_have_what_comes_next(worl
 
 
 class Replica:
-    """A pump in memory: complete in (begin, frontier] of its share, or not there."""
+    """A pump in memory: complete in (begin, frontier] of its share, or not there.
 
-    def __init__(self, name, begin, frontier, *, answers, share=""):
+    The upstream commits at every leap; the pump lacks every so many, if `lacks`.
+    """
+
+    def __init__(self, name, begin, frontier, *, answers, share="", lacks=0):
         label = {CAPTURED_LABEL: "7"} | ({SHARE_LABEL: share} if share else {})
         self.status = NodeStatus(name, f"{name}:1", label=label)
         self.begin, self.frontier, self.answers = begin, frontier, answers
+        self.lacks = lacks
+
+    def count(self, lo, hi):
+        moments = range(lo // LEAP + 1, hi // LEAP + 1)
+        return sum(1 for moment in moments if not self.lacks or moment % self.lacks)
+
+    def digest(self, lo, hi):
+        return None if lo < self.begin else (self.count(lo, hi), b"")
 
 
 class Asked:
@@ -307,7 +376,8 @@ class Asked:
 
     def answer(self):
         frontier = self._replica.frontier
-        return WindowBounds(frontier, max(frontier, self._lo), 0, 0)
+        hi = max(frontier, self._lo)
+        return WindowBounds(frontier, hi, self._replica.count(self._lo, hi), 0)
 
 
 LEAP = tso.span(1_000)
@@ -326,12 +396,23 @@ replicas = st.lists(
 @settings(max_examples=400, deadline=None)
 @given(st.lists(replicas, min_size=1, max_size=12))
 def test_whatever_replicas_do_landing_is_complete_and_moves_on_while_one_of_them_does(steps):
-    """A plan at each step; what is landed is what the replica that was read is complete in."""
+    """A plan at each step; what is landed is what the replica that was read is complete in.
+
+    Pump "d" lacks commits. A window from a pump follows those of another one only if the two agree
+    about the last of them.
+    """
     source, lo = CapturedSource(), 0
+    landed = []  # lo, hi, who was read
     for moments, step in enumerate(steps, 1):
         now = (20 + moments) * LEAP
         there = [
-            Replica(name, begin * LEAP, min(begin + reach, 20 + moments) * LEAP, answers=answers)
+            Replica(
+                name,
+                begin * LEAP,
+                min(begin + reach, 20 + moments) * LEAP,
+                answers=answers,
+                lacks=3 if name == "d" else 0,
+            )
             for name, begin, reach, answers in step
         ]
         by_name = {each.status.node_id: each for each in there}
@@ -342,17 +423,37 @@ def test_whatever_replicas_do_landing_is_complete_and_moves_on_while_one_of_them
                 lo,
                 now,
                 lambda pump, at=lo, known=by_name: Asked(known[pump.node_id], at),
+                lambda pump, lo, hi, known=by_name: known[pump.node_id].digest(lo, hi),
             )
         except (PumpUnavailableError, CommitsPurgedError) as error:
             assert not usable
             assert error.transient == (not there or any(each.answers != "yes" for each in there))
             continue
+        except ReplicaDiffersError as error:
+            names = [name for name in by_name if f"pump {name} at" in str(error)]
+            assert any(
+                differ(former, by_name[name], after, through)
+                for name in names
+                for after, through, former in landed
+            )
+            return
         assert isinstance(answer, CapturedAnswer)
         read = by_name[answer.pump.node_id]
+        last = landed[-1:] if landed and landed[-1][2].status.node_id != read.status.node_id else []
+        for after, through, former in last:
+            if read.begin <= after and read.frontier >= through:
+                assert not differ(former, read, after, through)
         assert read in usable
         best = max(each.frontier for each in usable)
         assert read.frontier >= min(best - 2 * LEAP, now - 3 * LEAP)
-        lo = max(lo, min(now, answer.bounds.hi))
+        hi = max(lo, min(now, answer.bounds.hi))
+        landed += [(lo, hi, read)] if hi > lo else []
+        lo = hi
+
+
+def differ(one, other, lo, hi):
+    """Whether two replicas have different counts of commits in a range."""
+    return one.count(lo, hi) != other.count(lo, hi)
 
 
 DIVISIONS = {"": [""], "/2": ["1/2", "2/2"], "/3": ["1/3", "2/3", "3/3"]}
@@ -398,6 +499,7 @@ def test_whatever_pumps_of_shares_do_each_window_has_every_share_once(steps):
                 lo,
                 now,
                 lambda pump, at=lo, known=by_name: Asked(known[pump.node_id], at),
+                lambda pump, lo, hi, known=by_name: known[pump.node_id].digest(lo, hi),
             )
         except (PumpUnavailableError, CommitsPurgedError):
             assert not whole

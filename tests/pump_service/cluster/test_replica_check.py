@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluice.pump_service.cluster import ReplicaCheck, digest_of
+from sluice.pump_service.cluster import ReplicaCheck
 from sluice.pump_service.store.records import WindowReach
 from sluice.tidb.etcd import CAPTURED_LABEL, NodeStatus
+from sluice.tidb.window_schema import digest_of
 from tests.etl.window_pumps import CLUSTER_ID, WindowPump, batch_of
 
 ROWS = [(10 * n, 10 * n - 1, b"row %d" % n) for n in range(1, 20)]
