@@ -46,6 +46,11 @@ class Archive:
     ``new-values``: of a row before a change only its key; ``none``: there is no lake. Restoring
     needs none of it.
     """
+    iceberg: str = ""
+    """The name of an Iceberg catalog, as pyiceberg is configured; empty: none.
+
+    The lake's tables are kept up to date there.
+    """
 
     def __post_init__(self) -> None:
         if self.snapshots_from not in ("", "downstream", "tidb", "archive"):
@@ -56,6 +61,10 @@ class Archive:
         if self.lake not in ("all", "new-values", "none"):
             raise SettingsError(
                 f'[archive] lake is {self.lake!r}, "all", "new-values" and "none" are possible'
+            )
+        if self.iceberg and self.lake == "none":
+            raise SettingsError(
+                f'[archive] iceberg = {self.iceberg!r} shows the lake, and lake is "none"'
             )
 
     @property

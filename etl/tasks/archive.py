@@ -9,6 +9,7 @@ from typing import Any
 
 from sluice.etl.history.archive.archiver import QUIET_MS, Archiver
 from sluice.etl.history.archive.compaction import compact as compact_files
+from sluice.etl.history.lake.iceberg_view import IcebergView
 from sluice.etl.settings import Settings
 
 __all__ = ["archive", "compact"]
@@ -29,12 +30,15 @@ def archive(settings: Settings, run_seconds: float, on_progress: OnProgress) -> 
     def is_over() -> bool:
         return passes > 0 and time.monotonic() >= end
 
+    iceberg = IcebergView.from_settings(settings)
     with contextlib.closing(Archiver(settings, stop=is_over, on_segment=on_progress)) as archiver:
         due = time.monotonic() + max(0.0, every_s - archiver.age_s())
         while not is_over():
             _sleep_until(min(end, due))
             due = time.monotonic() + every_s
             archiver.through(quiet_ms=QUIET_MS)
+            if iceberg is not None:
+                iceberg.update_or_log()
             on_progress(None)
             passes += 1
         return archiver.summary.as_dict()

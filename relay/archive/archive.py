@@ -172,11 +172,17 @@ class Archive(Chain):
                 break
         return removed
 
-    def sweep(self, grace_ms: int, read_since_ms: int | None = None) -> int:
+    def sweep(
+        self,
+        grace_ms: int,
+        read_since_ms: int | None = None,
+        named: frozenset[str] = frozenset(),
+    ) -> int:
         """Remove unused files and empty days, and return the number of files.
 
         A file goes once no segment has had it for `grace_ms` (0: as soon as no segment has it).
-        `read_since_ms`: files that were replaced since then stay, as they may be read.
+        `read_since_ms`: files that were replaced since then stay, as they may be read; so do the
+        paths in `named`, which another catalog refers to.
 
         The earlier of this machine's time and the upstream's counts: a clock that jumps forward
         removes nothing early.
@@ -186,11 +192,15 @@ class Archive(Chain):
         before = now - grace_ms if grace_ms else _MAX_MS
         if read_since_ms is not None:
             before = min(before, read_since_ms - 1)
-        return sum(self._sweep_day(name, before) for name in self.catalogue.days())
+        return sum(self._sweep_day(name, before, named) for name in self.catalogue.days())
 
-    def _sweep_day(self, name: str, before_ms: int) -> int:
+    def _sweep_day(self, name: str, before_ms: int, named: frozenset[str]) -> int:
         day = self.catalogue.load(name)
-        gone = {file for file in day.old if file.since_ms <= before_ms or not file.since_ms}
+        gone = {
+            file
+            for file in day.old
+            if (file.since_ms <= before_ms or not file.since_ms) and file.path not in named
+        }
         for file in gone:
             self.storage.remove(file.path)
         if gone:

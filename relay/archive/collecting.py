@@ -22,17 +22,20 @@ GRACE_MS = 6 * 3_600_000
 """People read the lake's folders without a hold: a query that has listed them has hours to end."""
 
 
-def remove_unreferenced(archive: Archive, is_over: Callable[[str], bool]) -> int:
+def remove_unreferenced(
+    archive: Archive, is_over: Callable[[str], bool], named: frozenset[str] = frozenset()
+) -> int:
     """Remove the files that no segment has, and no reader needs; return how many.
 
-    `is_over`: whether a job is. Raises RelayCorruptError, OSError.
+    `is_over`: whether a job is. `named`: paths that another catalog refers to; they stay. Raises
+    RelayCorruptError, OSError.
     """
     last = archive.last()
     living = active_pins(archive, is_over, last.hi if last is not None else 0)
     read_since_ms = min(
         (tso.physical_ms(hold.archive_ts) for hold in living.values()), default=None
     )
-    return archive.sweep(GRACE_MS, read_since_ms)
+    return archive.sweep(GRACE_MS, read_since_ms, named)
 
 
 def active_pins(

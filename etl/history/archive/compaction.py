@@ -25,6 +25,8 @@ from sluice.etl.history.archive.plan import SegmentPlan
 from sluice.etl.history.archive.report import OnSegment, Stop, never_stop, wait
 from sluice.etl.history.archive.worker import BuildSegments
 from sluice.etl.history.lake import remove_superseded
+from sluice.etl.history.lake.iceberg import IcebergError
+from sluice.etl.history.lake.iceberg_view import IcebergView
 from sluice.etl.retry import RetryBackoff
 from sluice.etl.settings import Settings
 from sluice.etl.spark.session_target import SessionTarget
@@ -85,6 +87,7 @@ class _CompactionRun:
         self._stop = stop
         self._on_segment = on_segment
         self._archive = Archive.open(settings.archive_url)
+        self._iceberg = IcebergView.from_settings(settings)
         self._attempts = PendingSegments(self._archive.storage)
         self._open_jobs = Jobs.for_pipeline(settings.open_relay())
         work = BuildSegments.from_settings(settings, settings.archive_url)
@@ -138,8 +141,9 @@ class _CompactionRun:
         made = self._queue.take()
         assert made is not None
         self._archive.replace(group, made.segment)
-        lake = [file for segment in group for file in segment.lake]
-        remove_superseded(self._archive.storage, lake, made.segment.lake)
+        if self._iceberg is None:  # else its snapshots name these files
+            lake = [file for segment in group for file in segment.lake]
+            remove_superseded(self._archive.storage, lake, made.segment.lake)
         self._attempts.over(token)
         report = made.report(0.0)
         self.summary.segments += len(group)
@@ -162,6 +166,13 @@ class _CompactionRun:
 
     def _remove_replaced(self) -> int:
         """Remove files that are no longer needed, and return their number."""
-        return remove_unreferenced(self._archive, self._open_jobs.is_over) + remove_abandoned(
-            self._archive, self._stop
-        )
+        abandoned = remove_abandoned(self._archive, self._stop)
+        named: frozenset[str] = frozenset()
+        if self._iceberg is not None:
+            self._iceberg.update_or_log()
+            try:
+                named = self._iceberg.named_files()
+            except IcebergError as error:
+                log.error("no replaced file is removed: %s; %s", error, error.hint)
+                return abandoned
+        return abandoned + remove_unreferenced(self._archive, self._open_jobs.is_over, named)

@@ -1,12 +1,14 @@
 """Export a table of the lake as an Iceberg table that refers to the lake's own files.
 
-Nothing is copied. Another export brings the Iceberg table up to date in one commit: files that came
-since are added, those that were compacted or removed meanwhile are taken out. Between a compaction
-and the next export an Iceberg table refers to files that are gone.
+Nothing is copied. Another export brings the Iceberg table up to date in one snapshot: an append of
+the files that came since, or an overwrite that also takes those out that were compacted or removed
+meanwhile. So no snapshot holds a change twice.
 """
 
 from __future__ import annotations
 
+import datetime
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -21,9 +23,14 @@ from sluice.relay.storage import Storage
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
-    from pyiceberg.table import Table
+    from pyiceberg.table import Table, Transaction
 
 __all__ = ["ExportResult", "IcebergError", "export_iceberg", "open_catalog"]
+
+
+_MAX_AGE_PROPERTY = "history.expire.max-snapshot-age-ms"
+_MAX_AGE_MS = 5 * 86_400_000
+"""Iceberg's own default of that property."""
 
 
 class IcebergError(RequestError):
@@ -66,7 +73,12 @@ def open_catalog(name: str, properties: Mapping[str, str]) -> Catalog:
 
 
 def export_iceberg(
-    storage: Storage, files: Sequence[LakeFile], catalog: Catalog, name: str | tuple[str, ...]
+    storage: Storage,
+    files: Sequence[LakeFile],
+    catalog: Catalog,
+    name: str | tuple[str, ...],
+    *,
+    expires: bool = False,
 ) -> list[ExportResult]:
     """Make tables of `catalog` hold exactly `files`, all of one table of the lake, in `storage`.
 
@@ -74,6 +86,7 @@ def export_iceberg(
     have another type than in the newest lie in a table of their own,
     ``namespace.table_v<version>``.
 
+    `expires`: whether snapshots that are older than the table's property says are taken out.
     Raises IcebergError, and what the catalog raises.
     """
     by_version: dict[int, list[LakeFile]] = {}
@@ -93,6 +106,8 @@ def export_iceberg(
         held = [file for version in versions for file in by_version[version]]
         table = _table(catalog, target, schema)
         added, removed = _synchronize(table, storage, held)
+        if expires:
+            _expire(table)
         found.append(ExportResult(".".join(target), tuple(versions), len(held), added, removed))
     return found
 
@@ -147,11 +162,39 @@ def _synchronize(table: Table, storage: Storage, files: Sequence[LakeFile]) -> t
             hint="give another name by --as, or drop the table from the catalog",
         )
     come, gone = sorted(wanted - held.keys()), sorted(held.keys() - wanted)
-    with table.transaction() as transaction:
-        if come:
-            transaction.add_files(come, check_duplicate_files=False)
-        if gone:
-            with transaction.update_snapshot().overwrite() as overwrite:
-                for path in gone:
-                    overwrite.delete_data_file(held[path])
+    if come or gone:
+        with table.transaction() as transaction:
+            _change_files(transaction, table, come, [held[path] for path in gone])
     return len(come), len(gone)
+
+
+def _change_files(
+    transaction: Transaction, table: Table, come: Sequence[str], gone: Sequence[Any]
+) -> None:
+    """Add and remove files in one snapshot.
+
+    `Transaction.add_files` would make a snapshot of its own, in which compacted rows are doubled.
+    """
+    from pyiceberg.io.pyarrow import parquet_files_to_data_files
+    from pyiceberg.table import TableProperties
+
+    if transaction.table_metadata.name_mapping() is None:
+        # the files have no field ids: columns are found by their names
+        mapping = transaction.table_metadata.schema().name_mapping.model_dump_json()
+        transaction.set_properties({TableProperties.DEFAULT_NAME_MAPPING: mapping})
+    added = parquet_files_to_data_files(table.io, transaction.table_metadata, iter(come))
+    update = transaction.update_snapshot()
+    with update.overwrite() if gone else update.fast_append() as producer:
+        for file in added:
+            producer.append_data_file(file)
+        for file in gone:
+            producer.delete_data_file(file)
+
+
+def _expire(table: Table) -> None:
+    age_ms = int(table.properties.get(_MAX_AGE_PROPERTY, _MAX_AGE_MS))
+    before_ms = time.time_ns() // 1_000_000 - age_ms
+    current = table.current_snapshot()
+    if any(each.timestamp_ms < before_ms and each != current for each in table.snapshots()):
+        before = datetime.datetime.fromtimestamp(before_ms / 1000, datetime.UTC)
+        table.maintenance.expire_snapshots().older_than(before).commit()

@@ -17,6 +17,7 @@ from typing import Any
 from sluice.etl.changes.rules import Filter
 from sluice.etl.history.as_of.result_files import remove_abandoned_results
 from sluice.etl.history.errors import RetainError
+from sluice.etl.history.lake.iceberg_view import IcebergView
 from sluice.etl.history.retain.catalogue_summary import SnapshotSummary
 from sluice.etl.history.retain.checked import VerifiedSnapshots
 from sluice.etl.history.retain.contents import ArchiveContents, read_contents
@@ -81,7 +82,7 @@ def retain(settings: Settings, stop: Callable[[], bool] = lambda: False) -> Reta
     """Remove what may go, until `stop`.
 
     What can't be judged stays, and is an error when everything else is done. Raises RetainError,
-    RelayCorruptError, RelayGapError, OSError.
+    RelayCorruptError, RelayGapError, OSError; IcebergError while Iceberg's catalog is away.
     """
     relay, archive = settings.open_relay(), Archive.open(settings.archive_url)
     failed: RelayError | RetainError | None = None
@@ -94,7 +95,11 @@ def retain(settings: Settings, stop: Callable[[], bool] = lambda: False) -> Reta
     try:
         if not stop():
             summary = _purge_archive(
-                archive, Jobs.for_pipeline(relay), policy_of(settings), summary
+                archive,
+                Jobs.for_pipeline(relay),
+                policy_of(settings),
+                summary,
+                IcebergView.from_settings(settings),
             )
     finally:
         refresh_summaries(relay, archive)
@@ -139,7 +144,11 @@ def _other_settings_of_archive(archive_url: str) -> Iterator[Settings]:
 
 
 def _purge_archive(
-    archive: Archive, jobs: Jobs, keep: RetentionPolicy, summary: RetainSummary
+    archive: Archive,
+    jobs: Jobs,
+    keep: RetentionPolicy,
+    summary: RetainSummary,
+    iceberg: IcebergView | None,
 ) -> RetainSummary:
     contents = read_contents(archive, DirectSummaries(archive).day)
     _refuse_gaps(archive, contents, keep)
@@ -168,7 +177,11 @@ def _purge_archive(
     living = active_pins(archive, jobs.is_over, end)
     gone = _finish_removal(archive, holds, living)
     removed = archive.remove(_removable_through(floor.before_ts, living))
-    files = remove_unreferenced(archive, jobs.is_over)
+    named: frozenset[str] = frozenset()
+    if iceberg is not None:
+        iceberg.update()
+        named = iceberg.named_files()
+    files = remove_unreferenced(archive, jobs.is_over, named)
     remove_abandoned_results(archive.storage, time.time_ns() // 1_000_000)
     if faults:
         raise RetainError(
