@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from sluice.etl.changes.messages import BINLOG, FIDELITIES, FORMATS, LOSSLESS, MessageFormat
+from sluice.etl.settings.secrets import from_environment
 from sluice.tidb.time_zone import find_zone
 
 _SECRET = re.compile(r"password|secret|\.pem$|bearer\.token|oauthbearer\.config")
@@ -25,7 +26,12 @@ _RESERVED_OPTIONS = {
     "enable.auto.commit",
 }
 _MAX_MESSAGE_BYTES = 1_000_000_000
-_FORMATS_TO_COME = ("avro", "debezium-avro", "simple")
+_FORMATS_TO_COME = ("debezium-avro", "simple")
+_WITH_REGISTRY = ("avro",)
+_WITH_ZONE = ("canal-json", "open-protocol", "avro")
+"""Formats whose TIMESTAMPs are in a zone that can be set."""
+_WITH_WATERMARKS = ("canal-json", "debezium-json", "open-protocol")
+_SUBJECTS = ("topic-name", "record-name", "topic-record-name")
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +93,19 @@ class Kafka:
     """Canal-JSON: ``old`` has changed columns alone, and types have their parameters."""
     debezium_schema: bool = False
     """Debezium: keys and values carry their schema."""
+    registry_url: str = ""
+    """Avro: the root of a schema registry with Confluent's API, as in
+    ``http://host:8080/apis/ccompat/v7``.
+    """
+    registry_subjects: str = "topic-name"
+    """Avro: how subjects are named: ``topic-name``, ``record-name`` or ``topic-record-name``."""
+    registry_user: str = ""
+    registry_password_env: str = ""
+    """The environment variable with the password of `registry_user`."""
+    registry_token_env: str = ""
+    """The environment variable with a bearer token for the registry."""
+    registry_ca: str = ""
+    """A file with the certificates that may sign the registry's; the system's by default."""
     watermark_interval_s: int = 0
     """How often a watermark is sent at most, in s; 0: never. Strict readers refuse watermarks."""
     client: dict[str, str | int | bool] = field(default_factory=dict)
@@ -121,6 +140,16 @@ class Kafka:
         _check_zone("kafka", self.time_zone)
         self._check_format()
 
+    def registry_password(self) -> str:
+        """Return the registry's password, "" for none. Raises ValueError if it isn't set."""
+        variable = self.registry_password_env
+        return from_environment("[kafka] registry-password-env", variable) if variable else ""
+
+    def registry_token(self) -> str:
+        """Return the registry's bearer token, "" for none. Raises ValueError if it isn't set."""
+        variable = self.registry_token_env
+        return from_environment("[kafka] registry-token-env", variable) if variable else ""
+
     @property
     def message_format(self) -> MessageFormat:
         """Return what encodes messages of the format."""
@@ -146,10 +175,11 @@ class Kafka:
             )
         for key, is_set, formats in (
             ("fidelity", self.fidelity != LOSSLESS, FORMATS[1:]),
-            ("tidb-extension", not self.tidb_extension, ("canal-json",)),
+            ("tidb-extension", not self.tidb_extension, ("canal-json", "avro")),
             ("content-compatible", self.content_compatible, ("canal-json",)),
             ("debezium-schema", self.debezium_schema, ("debezium-json",)),
-            ("watermark-interval-s", self.watermark_interval_s != 0, FORMATS[1:]),
+            ("watermark-interval-s", self.watermark_interval_s != 0, _WITH_WATERMARKS),
+            ("registry-url", self.registry_url != "", _WITH_REGISTRY),
         ):
             if is_set and self.format not in formats:
                 raise ValueError(
@@ -166,7 +196,8 @@ class Kafka:
             raise ValueError(
                 f"[kafka] time-zone = {self.time_zone!r}: format = 'debezium-json' has UTC"
             )
-        if self.format in ("canal-json", "open-protocol") and self.fidelity == LOSSLESS:
+        self._check_registry()
+        if self.format in _WITH_ZONE and self.fidelity == LOSSLESS:
             zone = find_zone(self.time_zone)
             if not isinstance(zone, datetime.timezone) and self.time_zone != "UTC":
                 raise ValueError(
@@ -174,6 +205,32 @@ class Kafka:
                     " moments have one text; use 'UTC', an offset as in '+08:00', or fidelity ="
                     " 'as-ticdc'"
                 )
+
+    def _check_registry(self) -> None:
+        if self.registry_subjects not in _SUBJECTS:
+            raise ValueError(
+                f"[kafka] registry-subjects = {self.registry_subjects!r}: must be one of"
+                f" {', '.join(_SUBJECTS)}"
+            )
+        if self.format in _WITH_REGISTRY and not self.registry_url.startswith(
+            ("http://", "https://")
+        ):
+            raise ValueError(
+                f"[kafka] registry-url = {self.registry_url!r}: format = {self.format!r} needs a"
+                " schema registry, as in 'http://host:8081'"
+            )
+        if "@" in self.registry_url:
+            raise ValueError(
+                "[kafka] registry-url must not hold a password: set registry-user and"
+                " registry-password-env"
+            )
+        if bool(self.registry_user) != bool(self.registry_password_env):
+            raise ValueError("[kafka] registry-user and registry-password-env go together")
+        if self.format == "avro" and not self.tidb_extension and self.fidelity == LOSSLESS:
+            raise ValueError(
+                "[kafka] tidb-extension = false: a lossless delete in Avro is shown by it; set"
+                " fidelity = 'as-ticdc'"
+            )
 
     def options(self) -> dict[str, str | int | bool]:
         """Return all further options of librdkafka, secrets too.

@@ -39,8 +39,8 @@ class BinlogSink(ABC):
         for step in steps:
             started = time.perf_counter()
             match step.detail:
-                case TransactionDetail(more=more):
-                    self._write_records(memoryview(step.payload), more=more)
+                case TransactionDetail() as transactions:
+                    self._write_records(memoryview(step.payload), transactions)
                     written.rows += step.rows
                     written.send_s += time.perf_counter() - started
                 case ScopedDdl() as scoped:
@@ -70,8 +70,8 @@ class BinlogSink(ABC):
         return self._checkpoint
 
     @abstractmethod
-    def _write_records(self, data: memoryview, *, more: bool) -> None:
-        """Write whole records, or a piece of one with `more` to come."""
+    def _write_records(self, data: memoryview, detail: TransactionDetail) -> None:
+        """Write whole records, or a piece of one with `detail.more` to come."""
 
     @abstractmethod
     def _write_ddl(self, ddl: ScopedDdl) -> None:

@@ -25,7 +25,7 @@ from sluice.etl.changes.formats.binlog_file import (
     new_name,
     split_records,
 )
-from sluice.etl.changes.steps import ScopedDdl, Step
+from sluice.etl.changes.steps import ScopedDdl, Step, TransactionDetail
 from sluice.etl.changes.write_plans.file_binlog import ddl_message
 from sluice.etl.downstream import (
     Checkpoint,
@@ -124,13 +124,14 @@ class FileSink(BinlogSink):
             self._start_maintenance()
 
     def _write_ddl(self, ddl: ScopedDdl) -> None:
-        self._write_records(memoryview(encode_record(ddl_message(ddl))), more=False)
+        self._write_records(memoryview(encode_record(ddl_message(ddl))), TransactionDetail(1))
 
-    def _write_records(self, data: memoryview, *, more: bool) -> None:
-        """Append whole records, or a piece of one with `more` to come.
+    def _write_records(self, data: memoryview, detail: TransactionDetail) -> None:
+        """Append whole records, or a piece of one with more to come.
 
         A record that reaches the limit is a file's last.
         """
+        more = detail.more
         if self._within or more or self._room > len(data):
             self._append(data)
             self._within = more

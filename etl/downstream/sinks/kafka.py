@@ -10,6 +10,7 @@ come.
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import confluent_kafka
@@ -17,7 +18,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 
 from sluice.etl.changes.formats.binlog_file import FOOTER, HEADER, commit_ts_of, split_records
 from sluice.etl.changes.messages import BINLOG, Message, encoder_for, split_frames
-from sluice.etl.changes.steps import ScopedDdl, Step
+from sluice.etl.changes.steps import MessageSchema, ScopedDdl, Step, TransactionDetail
 from sluice.etl.changes.write_plans.kafka_binlog import ddl_message
 from sluice.etl.downstream import Checkpoint, Savepoint, SavepointFile
 from sluice.etl.downstream.sinks._binlog_sink import BinlogSink
@@ -29,6 +30,7 @@ from sluice.etl.downstream.sinks._kafka_client import (
     abandon,
     error_reason,
 )
+from sluice.etl.downstream.sinks._schema_registry import SchemaRegistry
 from sluice.etl.downstream.sinks.sink import ApplyError
 from sluice.etl.settings import Kafka
 
@@ -42,6 +44,7 @@ class KafkaSink(BinlogSink):
         self.shape = write_plan_of_topic(options)
         self._options = options
         self._encoder = None if options.format == BINLOG else encoder_for(options.message_format)
+        self._registry = SchemaRegistry(options) if options.registry_url else None
         self._client = _client(options, cluster_id)
         self._producer: Producer | None = None
         self._in_transaction = False
@@ -87,14 +90,15 @@ class KafkaSink(BinlogSink):
         if self._encoder is None:
             self._send(_binlog(ddl_message(ddl)))
             return
+        self._register(ddl)
         for message in self._encoder.ddl(ddl, int(time.time() * 1000)):
             self._send(message)
 
-    def _write_records(self, data: memoryview, *, more: bool) -> None:
+    def _write_records(self, data: memoryview, detail: TransactionDetail) -> None:
         if self._encoder is not None:
             for message in split_frames(data):
-                self._send(message)
-        elif more:
+                self._send(self._identified(message, detail.schemas, self._client.topic))
+        elif detail.more:
             self._pieces.append(bytes(data))
         elif self._pieces:
             record = b"".join([*self._pieces, data])
@@ -103,6 +107,23 @@ class KafkaSink(BinlogSink):
         else:
             for _, record_message in split_records(data):
                 self._send(_binlog(bytes(record_message)))
+
+    def _identified(
+        self, message: Message, schemas: Sequence[MessageSchema], topic: str
+    ) -> Message:
+        """Return a message with the registry's ids of its schemas; most formats have none."""
+        if self._registry is None:
+            return message
+        return self._registry.identified(message, schemas, topic)
+
+    def _register(self, ddl: ScopedDdl) -> None:
+        """Have the registry take what rows behind the statement will have, or refuse it now."""
+        if self._registry is None or self._encoder is None:
+            return
+        for table in ddl.effect.tables.values():
+            if table is not None and table.is_base_table:
+                schemas = self._encoder.table_schemas(table)
+                self._registry.register(self._client.topic, schemas, ddl)
 
     def _send(self, message: Message) -> None:
         commit_ts = message.commit_ts

@@ -115,8 +115,32 @@ KAFKA = '[downstream]\ntype = "kafka"\n[kafka]\nbrokers = "a:1"\nsavepoint = "/s
             r'\[kafka.client-env\] "transactional.id" is set by Sluice',
         ),
         (
+            f'{KAFKA}format = "simple"\n',
+            r"\[kafka\] format = 'simple': it is not written yet; must be one of binlog, avro",
+        ),
+        (
             f'{KAFKA}format = "avro"\n',
-            r"\[kafka\] format = 'avro': it is not written yet; must be one of binlog, canal-json",
+            r"\[kafka\] registry-url = '': format = 'avro' needs a schema registry",
+        ),
+        (
+            f'{KAFKA}format = "avro"\nregistry-url = "http://a:b@c"\n',
+            r"\[kafka\] registry-url must not hold a password",
+        ),
+        (
+            f'{KAFKA}format = "avro"\nregistry-url = "http://c"\nregistry-user = "x"\n',
+            r"\[kafka\] registry-user and registry-password-env go together",
+        ),
+        (
+            f'{KAFKA}format = "avro"\nregistry-url = "http://c"\nregistry-subjects = "x"\n',
+            r"\[kafka\] registry-subjects = 'x': must be one of topic-name, record-name",
+        ),
+        (
+            f'{KAFKA}format = "avro"\nregistry-url = "http://c"\ntidb-extension = false\n',
+            r"\[kafka\] tidb-extension = false: a lossless delete in Avro is shown by it",
+        ),
+        (
+            f'{KAFKA}format = "canal-json"\nregistry-url = "http://c"\n',
+            r"\[kafka\] registry-url is for format = 'avro', not for 'canal-json'",
         ),
         (f'{KAFKA}format = "csv"\n', r"\[kafka\] format = 'csv'; must be one of binlog"),
         (

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import struct
+from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
 
@@ -11,20 +13,22 @@ import fastavro
 
 from sluice.etl.changes.messages import Message
 from tests.etl.changes.messages.recorded_messages import Change, Row, meaning
-from tests.etl.changes.messages.schema_ids import parsed
+from tests.etl.changes.messages.schema_ids import registered_schema
 
 _OPS = {"c": "insert", "u": "update", "d": "delete"}
 _KINDS = {"TEXT": "text", "BLOB": "binary", "TiDBVECTORFloat32": "vector"}
 
 
-def record_of(raw: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
+def record_of(
+    raw: bytes, schema_of: Callable[[int], Any] = registered_schema
+) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the schema and the record of a key or value."""
     magic, schema_id = struct.unpack_from(">BI", raw)
     assert magic == 0
-    document, schema = parsed(schema_id)
+    document = schema_of(schema_id)
     source = io.BytesIO(raw[5:])
     found = fastavro.schemaless_reader(
-        source, schema, None, handle_unicode_errors="surrogateescape"
+        source, document, None, handle_unicode_errors="surrogateescape"
     )
     assert source.read() == b"", "bytes behind the record"
     assert isinstance(found, dict)
@@ -34,7 +38,8 @@ def record_of(raw: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
 class AvroReader:
     """Read lossless messages in order; a tombstone must follow its delete."""
 
-    def __init__(self) -> None:
+    def __init__(self, schema_of: Callable[[int], Any] = registered_schema) -> None:
+        self._schema_of = functools.cache(schema_of)
         self.kinds: dict[str, dict[str, str]] = {}
         """Kinds of each table's columns."""
         self.columns: dict[str, str] = {}
@@ -47,7 +52,7 @@ class AvroReader:
             self._deleted = None
             return None
         assert self._deleted is None, "a delete without a tombstone"
-        document, record = record_of(message.value)
+        document, record = record_of(message.value, self._schema_of)
         assert record["_tidb_commit_ts"] == message.commit_ts
         assert record["_tidb_commit_physical_time"] == message.commit_ts >> 18
         table = dict(message.headers)["table"].decode()
@@ -64,7 +69,7 @@ class AvroReader:
             assert present == before
             self._deleted = message.key
         if message.key is not None:
-            _, key = record_of(message.key)
+            _, key = record_of(message.key, self._schema_of)
             assert key.items() <= record.items()
         return Change(_OPS[op], table, before, None if op == "d" else present)
 

@@ -7,8 +7,6 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-import fastavro
-
 from sluice.etl.changes.messages import Message, resolved
 from sluice.etl.changes.steps import MessageSchema
 
@@ -23,16 +21,10 @@ def id_of(schema: MessageSchema) -> int:
     return FIRST_ID + _registered.index(schema)
 
 
-def registered(schema_id: int) -> MessageSchema:
-    """Return the schema with the id."""
-    return _registered[schema_id - FIRST_ID]
-
-
 @functools.cache
-def parsed(schema_id: int) -> tuple[dict[str, Any], Any]:
-    """Return the schema with the id as JSON, and as fastavro takes it."""
-    document = json.loads(registered(schema_id).text)
-    return document, fastavro.parse_schema(document)
+def registered_schema(schema_id: int) -> Any:
+    """Return the schema with the id."""
+    return json.loads(_registered[schema_id - FIRST_ID].text)
 
 
 def identified(messages: Iterable[Message], schemas: Sequence[MessageSchema]) -> Iterator[Message]:

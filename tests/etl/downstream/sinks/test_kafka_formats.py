@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import secrets
 from dataclasses import replace
 from pathlib import Path
@@ -9,13 +10,14 @@ from pathlib import Path
 import pytest
 
 from sluice.etl.apply import run_apply
-from sluice.etl.changes.messages import Message
+from sluice.etl.changes.messages import Message, MessageFormat
 from sluice.etl.changes.steps import CommitDetail, Step
 from sluice.etl.changes.write_plans._transactions import transaction_steps
 from sluice.etl.downstream.sinks import ApplyError, read_checkpoint
 from sluice.etl.downstream.sinks.kafka import KafkaSink, sent_through
 from sluice.etl.settings import Apply, Downstream, Kafka, Relay, Settings, Upstream
 from sluice.relay import RelayLog
+from tests.etl.changes.messages.avro_reader import AvroReader
 from tests.etl.changes.messages.readers import READERS
 from tests.etl.changes.messages.recorded_messages import (
     messages_of,
@@ -24,6 +26,7 @@ from tests.etl.changes.messages.recorded_messages import (
     snapshot_ts,
 )
 from tests.etl.downstream.sinks.kafka_topic import broker, read_topic  # noqa: F401 a fixture
+from tests.etl.downstream.sinks.registry import running_registry
 from tests.etl.preparing import local_preparer
 from tests.etl.relay_from_recording import RECORDINGS, land
 
@@ -87,6 +90,48 @@ def test_a_topic_has_every_change_once_and_rebuilds_the_tables(
     checkpoint = read_checkpoint(settings.target, CLUSTER)
     assert checkpoint is not None
     assert checkpoint.commit_ts == last.hi
+
+
+def test_a_topic_in_avro_has_the_registrys_ids_and_rebuilds_the_tables(
+    relay: RelayLog, topic: Kafka
+) -> None:
+    with running_registry() as registry:
+        options = replace(
+            topic, format="avro", registry_url=registry.url, registry_subjects="record-name"
+        )
+        settings = Settings(
+            Upstream("unused"), Relay(relay.url), Downstream(type="kafka"), kafka=options
+        )
+        last = relay.last()
+        assert last is not None
+        run_apply(settings, until_ts=last.hi, run_seconds=240, prepare=local_preparer(settings))
+        reader = AvroReader(lambda schema_id: json.loads(registry.text(schema_id)))
+        found = rebuilt(map(reader.read, consumed(options)))
+        assert found == snapshot_rows(RECORDING, SNAPSHOT, reader, relay)
+
+
+def test_a_refused_schema_leaves_nothing_of_its_transaction_in_the_topic(
+    relay: RelayLog, topic: Kafka
+) -> None:
+    with running_registry() as registry:
+        options = replace(topic, format="avro", registry_url=registry.url)
+        settings = Settings(
+            Upstream("unused"),
+            Relay(relay.url),
+            Downstream(type="kafka"),
+            apply=Apply(max_rows=1),
+            kafka=options,
+        )
+        last = relay.last()
+        assert last is not None
+        registry.limit = 1  # the key's
+        with pytest.raises(ApplyError, match=r"behind the DDL at commit_ts .* 409"):
+            run_apply(settings, until_ts=last.hi, run_seconds=240, prepare=local_preparer(settings))
+        assert consumed(options) == []
+        registry.limit = 100
+        run_apply(settings, until_ts=last.hi, run_seconds=240, prepare=local_preparer(settings))
+        expected = messages_of(relay, MessageFormat("avro"))
+        assert [m.commit_ts for m in consumed(options)] == [m.commit_ts for m in expected]
 
 
 def test_the_topic_says_where_to_go_on_even_without_the_savepoint(
