@@ -42,6 +42,7 @@ class WindowPump(pb_grpc.window.WindowServicer, pb_grpc.pump.PumpServicer):
         self.delay = threading.Event()
         self.delay.set()
         self.asked = []
+        self.cuts = []  # after how many transactions the next reads are cancelled
         self.server = grpc.server(ThreadPoolExecutor(4))
         pb_grpc.window.add_WindowServicer_to_server(self, self.server)
         pb_grpc.pump.add_PumpServicer_to_server(self, self.server)
@@ -100,13 +101,17 @@ class WindowPump(pb_grpc.window.WindowServicer, pb_grpc.pump.PumpServicer):
     def Read(self, request, context):
         self.check_share(request, context)
         sink = io.BytesIO()
+        inside = [row for row in self.rows if request.lo < row[0] <= request.hi]
+        cut = self.cuts.pop(0) if self.cuts else len(inside)
         with pa.ipc.new_stream(sink, WINDOW_SCHEMA) as writer:
-            for row in self.rows:
-                if request.lo < row[0] <= request.hi:
-                    writer.write_batch(batch_of([row]))
-        data = sink.getvalue()
+            for row in inside[:cut]:
+                writer.write_batch(batch_of([row]))
+            whole = sink.tell()
+        data = sink.getvalue()[: whole if cut < len(inside) else None]
         for at in range(0, len(data), 1000):
             yield pb.window.ReadResponse(chunk=data[at : at + 1000])
+        if cut < len(inside):
+            context.abort(grpc.StatusCode.CANCELLED, "others wait")
 
     def Digest(self, request, context):
         self.check_share(request, context)

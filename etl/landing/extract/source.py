@@ -6,7 +6,8 @@ TiDB sent it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import logging
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,8 @@ import pyarrow as pa
 
 if TYPE_CHECKING:
     from sluice.tidb import TLS, PumpReader
+
+log = logging.getLogger("sluice.land")
 
 _READ_TIMEOUT_S = 30.0
 _LAST_START = 2**63 - 1
@@ -52,6 +55,14 @@ def read_range(  # noqa: PLR0913 a connection's, and the range
     asked each time, because one may have taken the other's place. Raises upstream.PumpReadError,
     also if the pump sends a commit outside of the range.
     """
+    reader = _reader(host, cluster_id, tls, share)
+    batches = _read(reader, reader.read(lo, hi), lo, hi)
+    if not share:
+        return _in_range(reader, batches, lo, hi)
+    return _resumed(lambda: _reader(host, cluster_id, tls, share), reader, batches, lo, hi)
+
+
+def _reader(host: str, cluster_id: int, tls: TLS | None, share: str) -> PumpReader:
     from sluice.tidb import PumpReader
 
     # new certificates, a new connection
@@ -64,7 +75,7 @@ def read_range(  # noqa: PLR0913 a connection's, and the range
         reader = _readers[key] = PumpReader(
             host, cluster_id, tls=tls, timeout_s=_READ_TIMEOUT_S, share=share
         )
-    return _in_range(key, reader, _read(reader, reader.read(lo, hi), lo, hi), lo, hi)
+    return reader
 
 
 def prefetched_range(host: str, window: bytes, lo: int, hi: int) -> Iterator[pa.RecordBatch]:
@@ -76,8 +87,59 @@ def prefetched_range(host: str, window: bytes, lo: int, hi: int) -> Iterator[pa.
         yield batch
 
 
+def _resumed(
+    again: Callable[[], PumpReader],
+    reader: PumpReader,
+    batches: Iterator[pa.RecordBatch],
+    lo: int,
+    hi: int,
+) -> Iterator[pa.RecordBatch]:
+    """Yield the range, also if the pump ends the stream, while each stream brings something.
+
+    A share is joined with the others, so nothing may be taken from it for minutes, while another
+    one sends a large transaction. A pump that others wait for ends such a stream.
+    """
+    import grpc
+
+    from sluice.tidb import PumpReadError
+    from sluice.tidb.rpc import status
+
+    last = (lo, _LAST_START)
+    while True:
+        has_come = False
+        try:
+            for batch in _in_range(reader, batches, lo, hi):
+                rest = _behind(batch, last)
+                if rest.num_rows:
+                    has_come, last = True, _key_at(rest, -1)
+                    yield rest
+            return
+        except PumpReadError as error:
+            ended = (grpc.StatusCode.CANCELLED, grpc.StatusCode.UNAVAILABLE)
+            if not has_come or status(error.__cause__ or error) not in ended:
+                raise
+            log.info(
+                "reading a share goes on pump=%s after_ts=%d error=%s", reader.host, last[0], error
+            )
+        lo = last[0] - 1
+        reader = again()
+        batches = _read(reader, reader.read(lo, hi), lo, hi)
+
+
+def _behind(batch: pa.RecordBatch, last: tuple[int, int]) -> pa.RecordBatch:
+    """Return the transactions behind one; they are in order."""
+    if _key_at(batch, 0) > last:
+        return batch
+    rows = zip(batch["commit_ts"].to_pylist(), batch["start_ts"].to_pylist())
+    return batch.slice(sum(1 for key in rows if key <= last))
+
+
+def _key_at(batch: pa.RecordBatch, row: int) -> tuple[int, int]:
+    return batch["commit_ts"][row].as_py(), batch["start_ts"][row].as_py()
+
+
 def _in_range(
-    key: _Key, reader: PumpReader, batches: Iterator[pa.RecordBatch], lo: int, hi: int
+    reader: PumpReader, batches: Iterator[pa.RecordBatch], lo: int, hi: int
 ) -> Iterator[pa.RecordBatch]:
     from sluice.tidb import PumpReadError
 
@@ -86,9 +148,7 @@ def _in_range(
         for batch in batches:
             if not batch.num_rows:
                 continue
-            first, final = (
-                (batch["commit_ts"][i].as_py(), batch["start_ts"][i].as_py()) for i in (0, -1)
-            )
+            first, final = _key_at(batch, 0), _key_at(batch, -1)
             if first <= last or final[0] > hi:
                 raise PumpReadError(
                     f"pump {host}: asked for ({lo}, {hi}], it sent commits {first[0]} to {final[0]}"
@@ -97,7 +157,8 @@ def _in_range(
             last = final
             yield batch
     except PumpReadError:
-        _readers.pop(key, None)
+        for key in [key for key, each in _readers.items() if each is reader]:
+            del _readers[key]
         reader.close()
         raise
 

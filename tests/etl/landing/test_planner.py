@@ -8,6 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from sluice.etl import operate
 from sluice.etl.landing.extract import PumpRange, read_range
@@ -493,6 +495,40 @@ def test_a_pump_that_sends_what_was_not_asked_for_is_refused(world):
     with pytest.raises(PumpReadError, match=f"pump 127.0.0.1:{pump.port}"):
         pump.stop()
         list(read_range(pump.status.host, CLUSTER_ID, 4, 9))
+
+
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    st.lists(st.tuples(st.integers(5, 9), st.integers(1, 9)), unique=True).map(sorted),
+    st.lists(st.integers(0, 12), max_size=6),
+)
+def test_a_share_is_read_on_where_its_pump_ended_the_stream(world, keys, cuts):
+    """Each transaction once and in order, also of one commit ts; or an error, and a beginning."""
+    if not world.pumps:
+        world.pump("a").share = "1/1"
+    (pump,) = world.pumps
+    pump.rows, pump.cuts = [(*key, b"%d" % n * 3000) for n, key in enumerate(keys)], list(cuts)
+    read = []
+    try:
+        for batch in read_range(pump.status.host, CLUSTER_ID, 4, 9, share="1/1"):
+            read += list(zip(*(column.to_pylist() for column in batch.columns)))
+    except PumpReadError as error:
+        assert "others wait" in str(error)
+    else:
+        assert len(read) == len(keys)
+    assert read == pump.rows[: len(read)]
+
+
+def test_a_pump_of_a_share_may_end_every_stream_that_has_brought_something(world):
+    pump = world.pump("a", [(5, n, b"x" * 200_000) for n in range(1, 9)])
+    pump.share, pump.cuts = "1/1", [3, 5, 7, 7]
+    with pytest.raises(PumpReadError, match="others wait"):
+        list(read_range(pump.status.host, CLUSTER_ID, 4, 9, share="1/1"))
+    pump.cuts = [3, 5, 7]
+    found = list(read_range(pump.status.host, CLUSTER_ID, 4, 9, share="1/1"))
+    assert [batch["start_ts"].to_pylist() for batch in found] == [[n] for n in range(1, 9)]
 
 
 def test_two_pumps_at_one_address_are_not_taken_for_both(world, planner):
