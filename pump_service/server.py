@@ -275,7 +275,11 @@ class PumpServer:
         if is_captured:
             cluster = CaptureCluster(pd, tikv, tls, share)
             capture = Capture(
-                cluster, self._begin_capture, data_dir / "capture", config.capture.memory
+                cluster,
+                self._begin_capture,
+                data_dir / "capture",
+                config.capture.memory,
+                config.storage.stop_write_at_available_space,
             )
             self._capture = capture
             self._replicas = ReplicaCheck(

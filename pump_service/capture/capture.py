@@ -48,6 +48,7 @@ _FRONTIER_INTERVAL_S, _FRONTIER_SHARE = 0.01, 20
 take: of 100,000 pieces it takes 5 ms.
 """
 _GC_THRESHOLDS = (100_000, 20, 100)
+_SPACE_CHECK_INTERVAL_S = 0.5
 _RESTART_S, _MAX_RESTART_S = 1.0, 30.0
 _STOP_TIMEOUT_S = 10.0
 
@@ -101,9 +102,15 @@ class Capture:
         begin: Callable[[], tuple[int, CaptureSink]],
         folder: Path,
         memory_bytes: int,
+        spare_bytes: int = 0,
     ) -> None:
+        """Beyond `memory_bytes` changes are in files in `folder`, while its disk has `spare_bytes`.
+
+        Then nothing more is taken from TiKV until there is room, in memory or on the disk.
+        """
         self._cluster, self._begin = cluster, begin
-        self._folder, self._memory_bytes = folder, memory_bytes
+        self._folder, self._spare_bytes = folder, spare_bytes
+        self._memory_bytes = memory_bytes
         self._stop = threading.Event()
         self._session: _Session | None = None
         self._restarts = 0
@@ -148,9 +155,8 @@ class Capture:
             began = time.monotonic()
             try:
                 from_ts, sink = self._begin()
-                self._session = _Session(
-                    self._cluster, from_ts, sink, RunFolder(self._folder), self._memory_bytes
-                )
+                folder = RunFolder(self._folder, self._spare_bytes)
+                self._session = _Session(self._cluster, from_ts, sink, folder, self._memory_bytes)
                 if not self._stop.is_set():
                     _log.info("capture begins after_ts=%d", from_ts)
                     self._session.run()
@@ -181,7 +187,7 @@ class _Session:
         folder: RunFolder,
         memory_bytes: int,
     ) -> None:
-        self._pd, self._sink = cluster.pd, sink
+        self._pd, self._sink, self._folder = cluster.pd, sink, folder
         self._sorter = CommitSorter(folder, memory_bytes // 2)
         self._totals = MatcherTotals(self._sorter, memory_bytes // 2)
         self._coverage = Coverage(SPANS, from_ts, cluster.share)
@@ -195,6 +201,8 @@ class _Session:
         self._frontier = self._taken = from_ts
         self._moved = threading.Condition()
         self._failure: Exception | None = None
+        self._lack = ""
+        """Description of the disk whose space the matcher waits for."""
 
     def end(self) -> None:
         """End soon; any thread may call this."""
@@ -215,7 +223,7 @@ class _Session:
             events=dict(self._subscriptions.events),
             restarts=restarts,
             failure=failure,
-            held_back_by=self._locks.held_back_by,
+            held_back_by=self._lack or self._locks.held_back_by,
         )
 
     def run(self) -> None:
@@ -277,8 +285,24 @@ class _Session:
             with self._sorter.lock:
                 message = pb.cdc.ChangeDataEvent.FromString(item.payload)
                 self._subscriptions.received(item.store_id, item.stream, message, now)
-            self._sorter.relieve()
-            self._totals.relieve()
+            self._relieve()
+
+    def _relieve(self) -> None:
+        """Move what exceeds memory to disk. Wait while the disk has no room for it.
+
+        The sink goes on, which may make room in memory.
+        """
+        while (self._sorter.is_full or self._totals.is_full) and not self._end.is_set():
+            lack = self._folder.lack()
+            if lack and not self._lack:
+                _log.error("capture waits for room on %s", lack)
+            self._lack = lack
+            if not lack:
+                self._sorter.relieve()
+                self._totals.relieve()
+                return
+            self._end.wait(_SPACE_CHECK_INTERVAL_S)
+        self._lack = ""
 
     def _act(self) -> None:
         actions, self._subscriptions.actions = self._subscriptions.actions, []

@@ -237,9 +237,14 @@ class MatcherTotals:
         else:
             self._by_start.pop(start_ts, None)
 
+    @property
+    def is_full(self) -> bool:
+        """Return whether memory exceeds the limit."""
+        return self.bytes > self._memory_bytes
+
     def relieve(self) -> None:
         """Move the largest transactions to disk until half of the limit is free. Raises OSError."""
-        if self.bytes <= self._memory_bytes:
+        if not self.is_full:
             return
         chosen, left = set(), self.bytes
         for start_ts in sorted(self._by_start, key=self._by_start.__getitem__, reverse=True):

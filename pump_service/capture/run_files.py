@@ -6,6 +6,7 @@ again.
 
 from __future__ import annotations
 
+import os
 import shutil
 import struct
 from array import array
@@ -54,8 +55,12 @@ PUT, DELETE, EXPECTED, POSSIBLE = range(4)
 class RunFolder:
     """Own the temporary files of one capture."""
 
-    def __init__(self, path: Path) -> None:
-        """Empty the folder, or create it. Raises OSError."""
+    def __init__(self, path: Path, spare_bytes: int = 0) -> None:
+        """Empty the folder, or create it. Raises OSError.
+
+        `spare_bytes` of its disk are left to others.
+        """
+        self._spare_bytes = spare_bytes
         shutil.rmtree(path, ignore_errors=True)
         path.mkdir(mode=0o700, parents=True)
         self._path = path
@@ -64,6 +69,21 @@ class RunFolder:
     def new(self) -> Path:
         """Return the path of a file that does not exist yet."""
         return self._path / f"{next(self._numbers):08d}.run"
+
+    def lack(self) -> str:
+        """Return that the disk has no room for another file, with figures; "" if it has."""
+        free = self.free_bytes()
+        if free > self._spare_bytes:
+            return ""
+        return (
+            f"the disk of '{self._path}': {free >> 20} MiB are free, and temporary files are written"
+            f" only while more than {self._spare_bytes >> 20} MiB are (stop-write-at-available-space)"
+        )
+
+    def free_bytes(self) -> int:
+        """Return the free space of the disk. Raises OSError."""
+        figures = os.statvfs(self._path)
+        return figures.f_bavail * figures.f_frsize
 
 
 def write_records(path: Path, records: Iterable[RunRecord]) -> None:

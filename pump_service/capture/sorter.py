@@ -144,9 +144,14 @@ class CommitSorter:
         transaction.size += payload + CHANGE_OVERHEAD_BYTES
         self.bytes += payload + CHANGE_OVERHEAD_BYTES
 
+    @property
+    def is_full(self) -> bool:
+        """Return whether memory exceeds the limit."""
+        return self.bytes > self._memory_bytes
+
     def relieve(self) -> None:
         """Write everything in memory to a run if it exceeds the limit. Raises OSError."""
-        if self.bytes <= self._memory_bytes:
+        if not self.is_full:
             return
         with self.lock:
             identities = sorted(self._pending)

@@ -31,6 +31,10 @@ time.
 _SILENT_SCAN_S = 900.0
 """The same for one that is not live: TiKV may have many scans to do before."""
 _CHECK_INTERVAL_S = 5.0
+_MAX_TICK_S = 5.0
+"""A longer time between two ticks isn't the regions' silence: the capture waited for its disk, or
+its process stood still. All of them would be scanned again.
+"""
 
 
 class CaptureRefusedError(SluiceError):
@@ -93,6 +97,9 @@ class Subscriptions:
         self._streams = count(1)
         self._turns = count()
         self._next_check = 0.0
+        self._awake_s = 0.0
+        """Clock that stands still while nothing is taken from the streams."""
+        self._ticked_at = 0.0
         self.actions: list[Locate | Send] = []
         self.events = Counter[str]()
         """Counts of rows, resolved timestamps, errors by kind, renewed subscriptions."""
@@ -136,14 +143,14 @@ class Subscriptions:
             found = store.subscriptions.get((event.request_id, event.region_id))
             if found is None:
                 continue
-            found.heard = now
+            found.heard = self._awake_s
             kind = event.WhichOneof("event")
             if kind == "entries":
                 self._rows(found, event.entries, now)
             elif kind == "error":
                 self._fail(found, event.error, now)
             elif kind == "resolved_ts":
-                self._resolve(found, event.resolved_ts, now)
+                self._resolve(found, event.resolved_ts)
         resolved = message.resolved_ts
         if resolved.ts:
             self.events["resolved"] += len(resolved.regions)
@@ -151,7 +158,7 @@ class Subscriptions:
             for region_id in resolved.regions:
                 found = of.get((request_id, region_id))
                 if found is not None:
-                    self._resolve(found, ts, now)
+                    self._resolve(found, ts)
         self._admit(now)
 
     def stream_ended(self, store_id: int, stream: int, now: float) -> None:
@@ -172,16 +179,18 @@ class Subscriptions:
 
         Call it several times a second.
         """
+        self._awake_s += min(now - self._ticked_at, _MAX_TICK_S)
+        self._ticked_at = now
         self.actions += [Locate(*due) for due in self.coverage.due(now)]
-        if now >= self._next_check:
-            self._next_check = now + _CHECK_INTERVAL_S
+        if self._awake_s >= self._next_check:
+            self._next_check = self._awake_s + _CHECK_INTERVAL_S
             self._renew_silent(now)
         self._admit(now)
 
     def _renew_silent(self, now: float) -> None:
         for store in self._stores.values():
             for found in list(store.subscriptions.values()):
-                if now - found.heard > (_SILENT_S if found.is_live else _SILENT_SCAN_S):
+                if self._awake_s - found.heard > (_SILENT_S if found.is_live else _SILENT_SCAN_S):
                     self.events["renewed"] += 1
                     self._deregister(found)
                     self._end(found)
@@ -216,9 +225,8 @@ class Subscriptions:
             self.coverage.mark(found.piece, PieceState.LIVE)
             found.piece.failures, found.piece.was_live = 0, True
 
-    @staticmethod
-    def _resolve(found: _Subscription, ts: int, now: float) -> None:
-        found.heard = now
+    def _resolve(self, found: _Subscription, ts: int) -> None:
+        found.heard = self._awake_s
         matcher = found.matcher
         # a lower one is of a batch with a slower region
         if matcher.initialized and ts > matcher.resolved_ts:
@@ -286,7 +294,7 @@ class Subscriptions:
         request_id = store.requests[region.id]
         matcher = Matcher(piece.start, piece.end, piece.resolved_ts, self._totals)
         found = _Subscription(piece, region, request_id, store, matcher)
-        found.heard = now
+        found.heard = self._awake_s
         store.subscriptions[request_id, region.id] = found
         store.scanning += 1
         self.coverage.mark(piece, PieceState.SCANNING)

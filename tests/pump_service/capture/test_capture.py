@@ -8,8 +8,9 @@ import grpc
 import pytest
 
 from sluice.errors import SluiceError
-from sluice.pump_service.capture import Capture, CaptureCluster, lock_watch, streams
+from sluice.pump_service.capture import Capture, CaptureCluster, capture, lock_watch, streams
 from sluice.pump_service.capture.check import check_capture
+from sluice.pump_service.capture.run_files import RunFolder
 from sluice.tidb.pd import PDClient
 from sluice.tidb.rpc import TLS
 from sluice.tidb.tikv import TiKVClient
@@ -21,6 +22,7 @@ ROW = b"t" + bytes(8) + b"_r"
 KEYS = [b"m1", b"m2", *(ROW + bytes([letter]) for letter in b"adgmt")]
 LONG = b"x" * 300
 TIMEOUT_S = 60
+SPARE, ROOM = 1 << 20, 2 << 20
 
 
 class Sink:
@@ -56,14 +58,18 @@ class PassingError(SluiceError):
 class Captured(LoopedWorld):
     """A world and a capture of it."""
 
-    def __init__(self, folder, memory_bytes=1 << 20, credentials=None, tls=None):
+    def __init__(self, folder, memory_bytes=1 << 20, credentials=None, tls=None, spare_bytes=0):
         super().__init__([ROW + b"d", ROW + b"m"], credentials)
         self.pd = PDClient(self.world.pd_url, tls=tls)
         self.tikv = TiKVClient(self.pd, tls=tls)
         self.sink = Sink(self.world.tso())
         self.begun = 0
         self.capture = Capture(
-            CaptureCluster(self.pd, self.tikv, tls), self._begin, folder / "runs", memory_bytes
+            CaptureCluster(self.pd, self.tikv, tls),
+            self._begin,
+            folder / "runs",
+            memory_bytes,
+            spare_bytes,
         )
         self.capture.start()
 
@@ -185,19 +191,75 @@ KINDS = (
 
 def test_random_schedules_lose_and_double_nothing(captured):
     for seed in range(6):
-        chosen = random.Random(seed)
-        play = Schedule(captured.world, seed)
-        for _ in range(60):
-            kind = chosen.choice(KINDS)
-            what = chosen.choice(KEYS)
-            if kind in ("begin", "one phase"):
-                keys = chosen.sample(KEYS, chosen.randint(1, 4))
-                what = {key: chosen.choice([b"1", b"22", LONG, None]) for key in keys}
-            elif kind in ("prewrite", "commit", "calculated", "secondary", "rollback"):
-                what = chosen.randrange(4)
-            captured.on_loop(play.take(kind, what))
-        captured.do(play.finish)
+        random_schedule(captured, seed)
         captured.catch_up()
+
+
+@pytest.fixture
+def disk(monkeypatch):
+    """The free bytes of the disk of temporary files, as a list of one."""
+    free = [ROOM]
+    monkeypatch.setattr(RunFolder, "free_bytes", lambda folder: free[0])
+    monkeypatch.setattr(capture, "_SPACE_CHECK_INTERVAL_S", 0.01)
+    return free
+
+
+def test_random_schedules_lose_nothing_while_memory_is_full_and_the_disk_now_and_then(
+    tmp_path, disk
+):
+    captured, chosen = Captured(tmp_path, 1500, spare_bytes=SPARE), random.Random(5)
+    try:
+        for seed in range(4):
+            random_schedule(captured, seed, lambda: disk.__setitem__(0, chosen.choice([0, ROOM])))
+            disk[0] = ROOM
+            captured.catch_up()
+        assert captured.begun == 1
+    finally:
+        captured.close()
+
+
+def test_nothing_is_taken_from_tikv_while_neither_memory_nor_the_disk_has_room(tmp_path, disk):
+    captured = Captured(tmp_path, 1 << 20, spare_bytes=SPARE)
+    world, status = captured.world, captured.capture.status
+    try:
+        captured.catch_up()
+        disk[0] = SPARE
+        transactions = [
+            captured.do(
+                world.begin, {ROW + b"%02d%03d" % (number, row): LONG for row in range(100)}
+            )
+            for number in range(40)
+        ]
+        for transaction in transactions:
+            captured.do(world.prewrite, transaction)
+        captured.until(lambda: "are free" in status().held_back_by)
+        assert str(tmp_path) in status().held_back_by
+        assert status().memory_bytes < 2 << 20 and status().unmatched_prewrites < 4000
+        assert not list((tmp_path / "runs").iterdir())
+        disk[0] = ROOM
+        for transaction in transactions:
+            captured.do(world.commit_all, transaction)
+        captured.catch_up()
+        assert not status().held_back_by and captured.begun == 1
+        assert sum(map(len, captured.sink.taken.values())) == 4000
+    finally:
+        captured.close()
+
+
+def random_schedule(captured, seed, before_each=lambda: None):
+    chosen = random.Random(seed)
+    play = Schedule(captured.world, seed)
+    for _ in range(60):
+        before_each()
+        kind = chosen.choice(KINDS)
+        what = chosen.choice(KEYS)
+        if kind in ("begin", "one phase"):
+            keys = chosen.sample(KEYS, chosen.randint(1, 4))
+            what = {key: chosen.choice([b"1", b"22", LONG, None]) for key in keys}
+        elif kind in ("prewrite", "commit", "calculated", "secondary", "rollback"):
+            what = chosen.randrange(4)
+        captured.on_loop(play.take(kind, what))
+    captured.do(play.finish)
 
 
 def test_locks_of_a_dead_tidb_are_ended_and_one_that_lives_is_named(captured, monkeypatch):

@@ -85,8 +85,9 @@ class World:
         elif name == "congest":
             tikv.congest(a)
         elif name == "tick":
-            self.now += (0.2, 0.2, 0.2, 2.0, 2.0, 100.0, 1000.0)[b % 7]
-            self.subscriptions.tick(self.now)
+            self.pass_time(
+                (0.2, 0.2, 0.2, 2.0, 2.0, 100.0, 1000.0)[b % 7], ticks=(1, 4, 200)[a % 3]
+            )
         elif name == "locate":
             self.locate(a)
         elif name == "take":
@@ -98,6 +99,12 @@ class World:
         self.totals.relieve()
         self.sorter.relieve()
         self.check()
+
+    def pass_time(self, seconds: float, ticks: int) -> None:
+        """With a single tick the process stood still for so long."""
+        for _ in range(ticks):
+            self.now += seconds / ticks
+            self.subscriptions.tick(self.now)
 
     def deliver(self, messages: int) -> None:
         for stream in list(self.tikv.sent):
@@ -173,7 +180,7 @@ class World:
                 self.tikv.rollback(txn, is_visible=True)
         target = self.tikv.tso()
         for _ in range(60):
-            self.now += 20
+            self.pass_time(20, ticks=5)
             for step in ("tick", "locate", "scan", "scan", "advance", "deliver", "deliver"):
                 self.step(step, 4, 0)
                 self.deliver(1000)
@@ -202,6 +209,25 @@ def test_at_every_frontier_exactly_the_transactions_through_it_have_come(
         for step in steps:
             world.step(*step)
         world.settle()
+
+
+def test_a_silent_region_is_subscribed_again_and_none_after_the_process_stood_still(tmp_path):
+    world = World(tmp_path / "runs", 1 << 20, Share())
+    for _ in range(6):
+        world.step("flow", 4, 0)
+    pieces = list(world.coverage)
+    assert {piece.state for piece in pieces} == {PieceState.LIVE}
+    world.pass_time(3600, ticks=1)
+    assert not world.subscriptions.events["renewed"]
+    world.tikv.silence(0)
+    world.tikv.one_phase(KEYS[:3], b"unheard")
+    for _ in range(70):
+        world.pass_time(1, ticks=2)
+        world.step("advance", 0, 0)
+        world.step("deliver", 5, 0)
+    assert world.subscriptions.events["renewed"] == 1
+    world.settle()
+    assert world.subscriptions.events["renewed"] == 1
 
 
 def test_ten_thousand_regions_are_subscribed_without_waiting_for_the_next_page_of_pd(tmp_path):
