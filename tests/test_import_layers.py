@@ -187,7 +187,7 @@ TIDB = {
     "table_cache": {"schema"},
     "table_name": set(),
     "table_shares": {"codec", "schema"},
-    "tikv": {"backoff", "codec", "pb", "pd", "rpc", "schema", "tso"},
+    "tikv": {"backoff", "codec", "grpc_lite", "pb", "pd", "rpc", "schema", "tso"},
     "time_zone": {"conversion", "ddl_job", "tso"},
     "tso": set(),
     "window_schema": set(),

@@ -26,6 +26,7 @@ from sluice.etl.spark.resilient_function import ResilientFunction
 from sluice.etl.spark.session_target import SessionTarget
 from sluice.relay import RelayLog, WindowRecord
 from sluice.tidb import read_schema_version, tso
+from sluice.tidb.tikv.meta import begin_schema_version
 
 _JOB_TIMEOUT_S = 300.0
 _CONNECT_TIMEOUT_S = 10.0
@@ -201,9 +202,6 @@ class LandingJobs:
                 [running.future for running in self._running if running.future],
                 timeout=_ABANDON_TIMEOUT_S,
             )
-        for running in self._running:
-            if running.version is not None:
-                running.version.version.cancel()
         self._running.clear()
         if self._planner is not None:
             self._planner.invalidate()
@@ -221,8 +219,11 @@ class LandingJobs:
         """Begin to read the schema version of a window's end, so that its commit needn't wait."""
         if not plan.ranges:
             return None
-        read = self._version_threads.submit(read_schema_version, self._cluster.tikv, plan.hi)
-        return PendingVersion(plan.hi, read)
+        tikv = self._cluster.tikv
+        begun = begin_schema_version(tikv, plan.hi)
+        if begun is None:
+            begun = self._version_threads.submit(read_schema_version, tikv, plan.hi).result
+        return PendingVersion(plan.hi, begun)
 
     def _need_planner(self) -> WindowPlanner:
         if self._planner is None:

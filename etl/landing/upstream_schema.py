@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Collection
-from concurrent.futures import Future
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sluice.etl.landing._job import TableSpan
@@ -35,10 +34,11 @@ def version_at(tikv: TiKVClient, ts: int) -> int:
 
 
 class PendingVersion(NamedTuple):
-    """TiDB's schema version as of `ts` (TSO), which another thread reads."""
+    """TiDB's schema version as of `ts` (TSO), which is being read."""
 
     ts: int
-    version: Future[int]
+    result: Callable[[], int]
+    """Wait for it. Raises TiKVError."""
 
 
 class CommitVersions:
@@ -74,7 +74,7 @@ class CommitVersions:
         known_ts, known = self._known
         if pending is not None and known_ts <= ts <= pending.ts:
             with contextlib.suppress(TiKVError):  # as of `ts` there may be no lock in the way
-                if pending.version.result() == known:
+                if pending.result() == known:
                     self._known = pending.ts, known
                     return known
         self._known = ts, version_at(self._tikv, ts)

@@ -8,7 +8,6 @@ import json
 import random
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -246,9 +245,8 @@ def asked_of(folder: Path) -> ReadVersions:
 
 def pending_version(tikv: Any, ts: int) -> PendingVersion:
     """Return a read of the schema version as of a TSO that is over."""
-    read: Future[int] = Future()
-    read.set_result(read_schema_version(tikv, ts))
-    return PendingVersion(ts, read)
+    version = read_schema_version(tikv, ts)
+    return PendingVersion(ts, lambda: version)
 
 
 def land(

@@ -13,10 +13,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import grpc
+from google.protobuf.message import DecodeError
 
 from sluice.errors import SluiceError
 from sluice.tidb import pb, tso
 from sluice.tidb.backoff import Backoff, Deadline
+from sluice.tidb.grpc_lite import UnaryConnection, UnaryEndpoint, UseFullGrpc
 from sluice.tidb.pd import PDClient, PDError, Peer, Region
 from sluice.tidb.rpc import TLS, Channels, ClosedError, describe
 from sluice.tidb.tikv.mvcc import Mvcc, MvccLock, MvccWrite, TxnKind, TxnStatus
@@ -59,6 +61,27 @@ class _Call:
     backoff: Backoff
 
 
+class PendingGet:
+    """A key's value that has been asked for."""
+
+    def __init__(
+        self, tikv: TiKVClient, connection: UnaryConnection, stream: int, key: bytes, ts: int
+    ) -> None:
+        self._tikv, self._key, self._ts = tikv, key, ts
+        self._connection, self._stream = connection, stream
+
+    def result(self) -> bytes | None:
+        """Return the value as `TiKVClient.get` does, which reads it where this call failed."""
+        try:
+            answer = pb.tikv.GetResponse.FromString(self._connection.finish(self._stream))
+        except (UseFullGrpc, DecodeError):
+            self._tikv._drop_unary()
+        else:
+            if not answer.HasField("error") and not answer.HasField("region_error"):
+                return bytes(answer.value) or None
+        return self._tikv.get(self._key, self._ts)
+
+
 class TiKVClient:
     """Thread-safe. `timeout_s` bounds a call with all its retries, `rpc_timeout_s` one attempt.
 
@@ -78,7 +101,40 @@ class TiKVClient:
         self._rpc_timeout_s = rpc_timeout_s
         self._cache = RegionCache(pd)
         self._channels = Channels(tls)
+        self._is_plain = tls is None
+        self._unary: UnaryEndpoint | None = None
+        """The store that `begin_get` asked last."""
         self._closed = threading.Event()
+
+    def begin_get(self, key: bytes, ts: int) -> PendingGet | None:
+        """Begin `get`, while the caller does something else; None where only `get` is possible.
+
+        For one thread. A call by grpcio costs ten times as much, and would need another thread.
+        """
+        if not self._is_plain or self._closed.is_set():
+            return None
+        try:
+            region = self._cache.locate(key)
+            peer = self._cache.leader_of(region)
+            address = self._cache.address(peer.store_id)
+        except PDError:
+            return None
+        if self._unary is None or self._unary.url != address:
+            self._drop_unary()
+            self._unary = UnaryEndpoint(address)
+        if (connection := self._unary.connection()) is None:
+            return None
+        request = pb.tikv.GetRequest(key=key, version=ts, context=_context(region, peer))
+        try:
+            stream = connection.begin("/tikvpb.Tikv/KvGet", request.SerializeToString())
+        except UseFullGrpc:
+            self._drop_unary()
+            return None
+        return PendingGet(self, connection, stream, key, ts)
+
+    def _drop_unary(self) -> None:
+        if self._unary is not None:
+            self._unary.failed()
 
     def get(self, key: bytes, ts: int) -> bytes | None:
         """Return the value of a key as of a TSO, None if it has none.
@@ -213,6 +269,7 @@ class TiKVClient:
     def close(self) -> None:
         """Close the connections; the PD client stays open."""
         self._closed.set()
+        self._drop_unary()
         self._channels.close()
 
     def __enter__(self) -> TiKVClient:
@@ -264,15 +321,7 @@ class TiKVClient:
             self._cache.invalidate(region)
             self._wait(call, region, "pd", (500, 3000), str(error))
             return None
-        request.context.CopyFrom(
-            pb.tikv.Context(
-                region_id=region.id,
-                region_epoch=pb.metapb.RegionEpoch(
-                    conf_ver=region.conf_ver, version=region.version
-                ),
-                peer=pb.metapb.Peer(id=peer.id, store_id=peer.store_id),
-            )
-        )
+        request.context.CopyFrom(_context(region, peer))
         try:
             rpc = self._channel(address).unary_unary(
                 f"/tikvpb.Tikv/{call.method}",
@@ -398,6 +447,14 @@ class TiKVClient:
         )[1]
         if response.HasField("error"):
             raise TiKVError(f"KvResolveLock of key {key.hex()}: {_error_text(response.error)}")
+
+
+def _context(region: Region, peer: Peer) -> pb.tikv.Context:
+    return pb.tikv.Context(
+        region_id=region.id,
+        region_epoch=pb.metapb.RegionEpoch(conf_ver=region.conf_ver, version=region.version),
+        peer=pb.metapb.Peer(id=peer.id, store_id=peer.store_id),
+    )
 
 
 def _error_text(error: pb.tikv.KeyError) -> str:

@@ -8,7 +8,7 @@ hash, 'l' list item, 'L' list. Hash fields and list indexes follow it. The job h
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 from sluice.tidb.codec.errors import CodecError
@@ -138,7 +138,19 @@ def _job_id(key: bytes) -> int:
 
 def read_schema_version(tikv: TiKVClient, ts: int) -> int:
     """Return TiDB's schema version as of a TSO; 0 before the first DDL."""
-    value = tikv.get(string_key("SchemaVersionKey"), ts)
+    return _version(tikv.get(_VERSION_KEY, ts))
+
+
+def begin_schema_version(tikv: TiKVClient, ts: int) -> Callable[[], int] | None:
+    """Begin to read the schema version, see `TiKVClient.begin_get`.
+
+    Returns the function that returns it, and raises TiKVError.
+    """
+    pending = tikv.begin_get(_VERSION_KEY, ts)
+    return None if pending is None else lambda: _version(pending.result())
+
+
+def _version(value: bytes | None) -> int:
     return int(value) if value else 0
 
 
@@ -206,6 +218,9 @@ def _objects(tikv: TiKVClient, name: str, containing: str, ts: int) -> Iterator[
 
 def _key(name: str, kind: str) -> bytes:
     return b"m" + encode_bytes(name.encode()) + ord(kind).to_bytes(8, "big")
+
+
+_VERSION_KEY = string_key("SchemaVersionKey")
 
 
 def _job(value: bytes, what: object) -> dict[str, Any]:

@@ -41,9 +41,8 @@ def applied(taken: list[tuple[int, int]], ts: int) -> int:
 
 
 def pending(tikv: Versions, ts: int) -> PendingVersion:
-    read: Future[int] = Future()
-    read.set_result(read_schema_version(cast(TiKVClient, tikv), ts))
-    return PendingVersion(ts, read)
+    version = read_schema_version(cast(TiKVClient, tikv), ts)
+    return PendingVersion(ts, lambda: version)
 
 
 def span(last_ts: int, version: int = 0) -> list[TableSpan]:
@@ -99,7 +98,7 @@ def test_a_version_that_could_not_be_read_ahead_is_read_as_of_the_last_row() -> 
     tikv = Versions((5, 6))
     failed: Future[int] = Future()
     failed.set_exception(TiKVError("the key stayed locked"))
-    assert commit_versions(tikv).newest(span(15), PendingVersion(20, failed)) == 1
+    assert commit_versions(tikv).newest(span(15), PendingVersion(20, failed.result)) == 1
     assert set(tikv.reads) == {15}
 
 

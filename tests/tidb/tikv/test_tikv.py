@@ -62,6 +62,41 @@ def test_get_finds_a_value_or_none(cluster, tikv, says_so):
     assert tikv.get(b"nothing", TS) is None
 
 
+def test_reads_begun_side_by_side_return_what_get_does(cluster, tikv):
+    keys = [b"k003", b"nothing", b"k015"]
+    begun = [tikv.begin_get(key, TS) for key in keys]
+    assert [read.result() for read in begun] == [tikv.get(key, TS) for key in keys]
+    assert cluster.calls["store1"] == 2 * len(keys)
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+@pytest.mark.parametrize("trouble", ["another leader", "split", "dead store", "lock"])
+def test_a_read_that_was_begun_gets_through_whatever_happens_to_its_region(
+    cluster, tikv, trouble, moment
+):
+    assert tikv.begin_get(b"k015", TS).result() == b"v15"
+    begun = tikv.begin_get(b"k015", TS) if moment == "before" else None
+    if trouble == "another leader":
+        cluster.regions[0].store = 2
+    elif trouble == "split":
+        _split(cluster)
+    elif trouble == "dead store":
+        cluster.stores[1].stop()
+        cluster.regions[0].store = 2
+    else:
+        cluster.locks[b"k015"] = _lock(b"k015", start_ts=TS - (120_000 << 18), ttl_ms=3000)
+        cluster.statuses[b"k000"] = pb.tikv.CheckTxnStatusResponse(commit_version=TS - 5)
+    if begun is None:
+        begun = tikv.begin_get(b"k015", TS)
+    assert (begun.result() if begun is not None else tikv.get(b"k015", TS)) == b"v15"
+
+
+def test_no_read_is_begun_after_the_client_is_closed(cluster, tikv):
+    assert tikv.begin_get(b"k015", TS).result() == b"v15"
+    tikv.close()
+    assert tikv.begin_get(b"k015", TS) is None
+
+
 @pytest.mark.parametrize("says_so", [True, False], ids=["TiKV 4.0", "before 4.0"])
 def test_a_ddl_job_that_is_not_in_the_history_yet_is_none_in_every_version(cluster, tikv, says_so):
     cluster.says_not_found = says_so
