@@ -15,7 +15,6 @@ from collections import Counter
 from pathlib import Path
 
 from tests.etl.mariadb_fixture import MariaDBServer
-from tests.judge.capturing import NOT_CAPTURED
 from tests.judge.features import FEATURES
 from tests.judge.invent import History
 from tests.judge.invented_tidb import Upstream
@@ -126,8 +125,6 @@ def _run(arguments: argparse.Namespace, server: MariaDBServer, folder: Path) -> 
             else arguments.mode
         )
         captured = is_captured(seed, arguments.capture)
-        if captured:
-            features = [each for each in features if each not in NOT_CAPTURED]
         began = time.monotonic()
         history = History(random.Random(seed), features)
         try:

@@ -741,8 +741,12 @@ class History(Writing):
         gone = [row for row in table.rows if row.partition == partition.id]
         if drop:
             version = job.state()
-            job.state()
+            dropped = table.info()["partition"]["definitions"][place]
             del table.partitions[place]
+            info = table.info()
+            info["partition"]["dropping_definitions"] = [dropped]
+            up.steps[version] = table.schema_id, info
+            job.state()
             # The partition isn't in the definition any more, the job isn't finished: its rows go to
             # the next one.
             low = table.partitions[place - 1].below if place else 0

@@ -68,6 +68,8 @@ class Upstream:
     """By schema version: the job type, schema and table it is about, as TiKV keeps it."""
     since: dict[int, int] = field(default_factory=dict)
     """By schema version: from which TSO on TiKV has it."""
+    steps: dict[int, tuple[int, dict[str, Any]]] = field(default_factory=dict)
+    """By schema version: the schema id and TableInfo that a job's step left before its last one."""
     states: list[tuple[int, State]] = field(default_factory=list)
     """(commit timestamp, state) at the moments that were noted."""
     commits: list[tuple[int, bool]] = field(default_factory=list)
@@ -353,6 +355,8 @@ class DdlJob:
         without a new one.
         """
         upstream = self._upstream
+        if version and table:
+            upstream.steps[version] = table.schema_id, table.info()
         version = version or self.state()
         infos = [t.info() for t in tables or ()]
         info = table.info() if table else infos[-1] if infos else None

@@ -19,7 +19,6 @@ from tests.etl.mariadb_fixture import MariaDBServer, mariadb_server  # noqa: F40
 from tests.etl.relay_from_recording import asked_of
 from tests.judge import recording
 from tests.judge.__main__ import _run, trial
-from tests.judge.capturing import NOT_CAPTURED
 from tests.judge.features import FEATURES
 from tests.judge.invent import History
 from tests.judge.kinds import DAYS, PLAIN
@@ -100,8 +99,7 @@ def test_a_captured_history_that_no_run_before_has_had_ends_downstream_as_in_the
     """
     seed = pytestconfig.getoption("judge_seed") + number
     mode = ("atomic", "parallel")[seed % 2]
-    features = [each for each in FEATURES if each not in NOT_CAPTURED]
-    upstream = History(random.Random(seed), features).grow(25)
+    upstream = History(random.Random(seed), FEATURES).grow(25)
     verdict = trial(upstream, seed, mode, (0.3, 0), mariadb_server, tmp_path, captured=True)
     assert verdict.good, (seed, mode, verdict)
 
