@@ -21,11 +21,11 @@ def lake_files(
     relay errors.
     """
     from sluice.relay.archive import Archive
-    from sluice.tidb import tso
+    from sluice.tidb import moments
     from sluice.tidb.table_name import TableName
 
     wanted = TableName.parse(table)
-    from_ts, to_ts = (tso.parse_moment(text) if text else None for text in (since, until))
+    from_ts, to_ts = (moments.parse_moment(text) if text else None for text in (since, until))
     archive = Archive.open(settings.archive_url)
     first = archive.first()
     segments = archive.segments(max(from_ts or 0, first.lo), to_ts) if first is not None else ()

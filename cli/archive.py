@@ -67,10 +67,10 @@ def status(ctx: click.Context, *, every_table: bool, config: str | None, as_json
 def run(ctx: click.Context, *, until: str | None, config: str | None, as_json: bool) -> None:
     """Archive what is landed and not yet archived."""
     from sluice.etl.history.archive import archive_through
-    from sluice.tidb import tso
+    from sluice.tidb import moments, tso
 
     settings = settings_for_write(ctx, config)
-    until_ts = tso.parse_moment(until) if until else None
+    until_ts = moments.parse_moment(until) if until else None
     with signals_as_interrupt():
         done = archive_through(settings, until_ts, on_segment=_reporter("archived"))
     if as_json:
@@ -148,7 +148,7 @@ def check(
     Exit code 1 if anything is damaged.
     """
     from sluice.etl.history.archive import check
-    from sluice.tidb import tso
+    from sluice.tidb import moments, tso
 
     def progress(far: CheckSummary) -> None:
         if far.segments % 20 == 0:
@@ -158,7 +158,7 @@ def check(
                 err=True,
             )
 
-    from_ts, to_ts = (tso.parse_moment(text) if text else None for text in (since, until))
+    from_ts, to_ts = (moments.parse_moment(text) if text else None for text in (since, until))
     found = check(settings_of(ctx, config), from_ts or 0, to_ts, on_segment=progress)
     if as_json:
         click.echo(json.dumps(found.as_dict(), indent=1))

@@ -62,15 +62,16 @@ def command(
 ) -> None:
     """Show tables as of the moment T: with every transaction committed through T, and no later one.
 
-    T is a TSO, an ISO date-time such as 2026-11-16T09:00:00+01:00 (UTC without a zone), or
-    before:COMMIT_TS, the moment just before that transaction. Tables are named schema.table, as
-    they were called at T; * and ? are wildcards.
+    T is a TSO, a time ago such as 20m, a date-time such as '2026-11-16 09:00 Europe/Berlin' (UTC
+    without a zone), or before:COMMIT_TS, the moment just before that transaction. Tables are named
+    schema.table, as they were called at T; * and ? are wildcards.
 
     Spark computes them from the archive and the newest snapshot before T, through schema changes,
     without TiDB or the downstream. `sluice find` finds the moment.
     """
     from sluice.etl.history.as_of import differences_between, tables_as_of
     from sluice.tidb import tso
+    from sluice.tidb.moments import parse_moment
 
     url = to if to is not None and "://" in to else None
     folder = Path(to) if to is not None and url is None else None
@@ -88,7 +89,7 @@ def command(
     if kind == "parquet" and to is None:
         raise click.UsageError("Parquet files need a folder: --to FOLDER", ctx)
     settings = settings_of(ctx, config)
-    at = [tso.parse_moment(moment) for moment in moments]
+    at = [parse_moment(moment) for moment in moments]
     if diff and at[0] >= at[1]:
         raise click.UsageError(f"{tso.text(at[0])} is not before {tso.text(at[1])}", ctx)
     past = (

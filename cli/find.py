@@ -45,8 +45,8 @@ _MAX_STATEMENT_CHARS = 160
 )
 @click.option(
     "--since", metavar="TSO|TIME",
-    help="Only what was committed after this [from the beginning]: a TSO, or an ISO date-time such"
-    " as 2026-11-16T09:00:00+01:00 (UTC without a zone).",
+    help="Only what was committed after this [from the beginning]: a TSO, a time ago such as 20m,"
+    " or a date-time such as 'yesterday 14:00 Europe/Berlin' (UTC without a zone).",
 )  # fmt: skip
 @click.option("--until", metavar="TSO|TIME", help="Through this, inclusive [to the end].")
 @click.option(
@@ -105,13 +105,13 @@ def command(
     """
     from sluice.etl.history.find import SearchQuery, check_table_globs, search
     from sluice.etl.history.history_log import HistoryLog
-    from sluice.tidb import tso
+    from sluice.tidb import moments, tso
 
     settings = settings_of(ctx, config)
     shown_zone = _zone(zone)
     past = HistoryLog.open(settings)
-    begin = past.first if since is None else tso.parse_moment(since)
-    end = past.last if until is None else tso.parse_moment(until)
+    begin = past.first if since is None else moments.parse_moment(since)
+    end = past.last if until is None else moments.parse_moment(until)
     if begin >= end:
         raise click.UsageError(f"--since {tso.text(begin)} is not before --until {tso.text(end)}")
     query = SearchQuery(begin, end, globs, kinds, where, sort, limit)

@@ -94,14 +94,14 @@ def run(
     """
     from sluice.etl.settings import read_target
     from sluice.expectations.run import QualityRequest, run_quality
-    from sluice.tidb import tso
+    from sluice.tidb import moments
 
     if (on == "copy") != bool(copy_file):
         raise click.UsageError("--on copy and --copy FILE go together", ctx)
     if as_of and on != "lake":
         raise click.UsageError("--as-of goes with --on lake", ctx)
     settings = settings_for_write(ctx, config)
-    ts = tso.parse_moment(as_of) if as_of else 0
+    ts = moments.parse_moment(as_of) if as_of else 0
     request = QualityRequest(on, suites, ts, read_target(copy_file) if copy_file else {})
     done = run_quality(settings, request, _say)
     click.echo(f"report   {done.index}")

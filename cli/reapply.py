@@ -11,8 +11,8 @@ from sluice.cli._settings import config_option
 @click.command("reapply")
 @click.option(
     "--since", metavar="TSO|TIME", required=True,
-    help="Only what was committed after this: a TSO, or an ISO date-time such as"
-    " 2026-11-16T00:00:00+01:00 (UTC without a zone).",
+    help="Only what was committed after this: a TSO, a time ago such as 2h, or a"
+    " date-time such as '2026-11-16 00:00 Europe/Berlin' (UTC without a zone).",
 )  # fmt: skip
 @click.option(
     "--until", metavar="TSO|TIME", help="Through this, inclusive [all that is landed now]."

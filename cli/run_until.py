@@ -24,8 +24,9 @@ _POLL_INTERVAL_S = 0.5
 def command(ctx: click.Context, *, moment: str, follow: bool, config: str | None) -> None:
     """Apply up to exactly a commit timestamp, and wait there until `sluice resume`.
 
-    It may be in the middle of a window. TIME is an ISO date-time, such as 2026-11-21T12:00:00+00:00
-    or '2026-11-21 12:00:00' (UTC without a zone). Everything committed until then is included.
+    It may be in the middle of a window. TIME is a date-time, such as 2026-11-21T12:00:00+00:00 or
+    '2026-11-21 12:00 Europe/Berlin' (UTC without a zone). Everything committed until then is
+    included.
     """
     from sluice.etl import operate
 

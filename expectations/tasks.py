@@ -11,7 +11,7 @@ from typing import Any
 from sluice.etl.settings import Settings, pauses, read_target
 from sluice.expectations.results import QualityResults, QualityRun
 from sluice.expectations.run import QualityRequest, run_quality
-from sluice.tidb import tso
+from sluice.tidb import moments
 
 __all__ = ["is_due", "look"]
 
@@ -54,7 +54,7 @@ def _request_from_form(asked: Mapping[str, Any]) -> QualityRequest:
     return QualityRequest(
         str(asked.get("on") or "downstream"),
         tuple(asked.get("suites") or ()),
-        tso.parse_moment(asked["as_of"]) if asked.get("as_of") else 0,
+        moments.parse_moment(asked["as_of"]) if asked.get("as_of") else 0,
         read_target(asked["copy"]) if asked.get("copy") else {},
     )
 

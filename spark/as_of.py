@@ -12,7 +12,7 @@ from sluice.etl.history.as_of.frames import frames_in
 from sluice.etl.spark.remote_workers import with_credentials
 from sluice.relay.archive import Archive
 from sluice.spark.query import ChangesError, settings_from
-from sluice.tidb import tso
+from sluice.tidb import moments, tso
 
 __all__ = ["tables_as_of"]
 
@@ -34,7 +34,7 @@ def tables_as_of(
     from stays in the archive until this process ends, for two days at most. Raises ChangesError
     where the archive doesn't reach the moment, AsOfError, relay errors.
     """
-    ts = tso.parse_moment(str(moment))
+    ts = moments.parse_moment(str(moment))
     names = [tables] if isinstance(tables, str) else tables
     settings = settings_from(options)
     last = Archive.open(settings.archive_url).last()

@@ -9,6 +9,7 @@ from sluice.errors import RequestError
 from sluice.etl.history.history_log import HistoryLog
 from sluice.etl.settings import Archive, Downstream, Relay, Settings, Upstream, load_settings
 from sluice.tidb import tso
+from sluice.tidb.moments import parse_moment
 from sluice.tidb.table_name import TableName
 
 __all__ = ["ChangeQuery", "ChangesError", "check_range", "settings_from"]
@@ -45,7 +46,7 @@ class ChangeQuery:
                 'the option "table" is missing', hint='.option("table", "db.orders")'
             )
         moments = (options.get(name) for name in ("since", "until"))
-        since, until = (tso.parse_moment(text) if text else None for text in moments)
+        since, until = (parse_moment(text) if text else None for text in moments)
         return cls(settings_from(options), TableName.parse(table), since, until)
 
     def past(self) -> HistoryLog:

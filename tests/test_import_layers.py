@@ -167,6 +167,7 @@ TIDB = {
     "id_maps": {"schema"},
     "job": {"ddl_actions", "schema"},
     "kernel": {"native"},
+    "moments": {"tso"},
     "native": set(),
     "native_images": {"codec", "kernel", "old_collations", "row_images", "schema"},
     "old_collations": {"codec", "column_types", "schema"},

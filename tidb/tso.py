@@ -7,25 +7,14 @@ them, without taking it apart.
 
 from __future__ import annotations
 
-import re
 import time
 from datetime import UTC, datetime, timedelta
-
-from sluice.errors import RequestError
 
 LOGICAL_BITS = 18
 _LOGICAL_MASK = (1 << LOGICAL_BITS) - 1
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MAX = (1 << 63) - 1  # timestamps travel as int64 in binlogs
 _FIRST_MS = 315_532_800_000  # 1980: TiDB is younger
-_MS_OF_UNIT = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-_AGO = re.compile(r"([0-9]{1,9})\s*(s(?:econds?)?|m(?:in(?:ute)?s?)?|h(?:ours?)?|d(?:ays?)?) ago")
-
-
-class MomentError(RequestError, ValueError):
-    """A person typed neither a TSO nor a time."""
-
-    hint = "give the TSO as TiDB prints it, or a date-time such as 2026-11-21T09:30:00+00:00"
 
 
 def compose(physical_ms: int, logical: int = 0) -> int:
@@ -99,42 +88,3 @@ def time_text(ts: int) -> str:
 def text(ts: int) -> str:
     """Return a TSO and its time: `466410000000000000 (2026-11-21 09:30:00.000 UTC)`."""
     return f"{ts} ({time_text(ts)})"
-
-
-def parse_timestamp(text: str) -> int:
-    """Parse a TSO from what a person types: its digits, an ISO 8601 date-time, or `20 minutes ago`.
-
-    A date-time is UTC unless it has a zone, and this machine's clock counts for what was ago.
-    MomentError for anything else. Digits that would lie before 1980 as a TSO are refused: they are
-    seconds or milliseconds, not a TSO.
-    """
-    text = text.strip()
-    if match := _AGO.fullmatch(text):
-        return max(0, wall_clock() - span(int(match[1]) * _MS_OF_UNIT[match[2][0]]))
-    if re.fullmatch(r"[0-9]+", text):
-        ts = int(text)
-        if ts > _MAX or 0 < ts < FIRST:
-            raise MomentError(
-                f"{text} is not a TSO of our time; give the TSO as TiDB prints it, or a date-time"
-                " like 2026-11-21T09:30:00"
-            )
-        return ts
-    try:
-        return from_datetime(datetime.fromisoformat(text))
-    except ValueError as error:
-        raise MomentError(
-            f"{text!r} is neither a TSO (digits) nor an ISO date-time such as"
-            " 2026-11-21T09:30:00+00:00, nor a time such as '20 minutes ago'"
-        ) from error
-
-
-def parse_moment(text: str) -> int:
-    """Parse a moment: as `parse_timestamp`, but a date-time is the last TSO of its millisecond.
-
-    So everything committed until then is in. ``before:`` with a commit timestamp (TSO) is the
-    moment right before that commit.
-    """
-    if match := re.fullmatch(r"before[:\s]\s*([0-9]+)", text.strip()):
-        return parse_timestamp(match[1]) - 1
-    ts = parse_timestamp(text)
-    return ts if text.strip().isdigit() else last_of_ms(ts)

@@ -35,7 +35,7 @@ from sluice.etl.operate.status import (
     status,
 )
 from sluice.etl.operate.window_view import describe, find_window, latest_windows, row_changes
-from sluice.tidb.tso import parse_moment
+from sluice.tidb.moments import parse_moment
 
 __all__ = [
     "ACTIONS",

@@ -18,7 +18,7 @@ from sluice.etl.downstream.ownership import PipelineIdentity
 from sluice.etl.operate.status import failures, locked_checkpoint, newest_checkpoint
 from sluice.etl.settings import MODES, Settings, SettingsError
 from sluice.relay import Control, RelayError
-from sluice.tidb import tso
+from sluice.tidb import moments, tso
 
 log = logging.getLogger("sluice")
 
@@ -133,7 +133,7 @@ def run_until(settings: Settings, moment: str) -> str:
 
     It may be in the middle of a window. Raises ValueError.
     """
-    ts = tso.parse_moment(moment)
+    ts = moments.parse_moment(moment)
     relay = settings.open_relay()
     checkpoint = newest_checkpoint(settings.target, relay)
     _check_reachable(checkpoint, ts)

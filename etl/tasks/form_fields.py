@@ -1,9 +1,9 @@
 """Check the fields of forms, and make requests of them, one function for each kind of jobs.
 
 A form comes from Airflow, where its DAG's parameters have checked types; from the pages; or from a
-command, as its options. An empty field counts as missing. Moments are texts that
-`sluice.tidb.tso.parse_moment` takes; names of tables are lines. All functions raise MomentError for
-a moment, and SettingsError for a settings file, that can't be read.
+command, as its options. An empty field counts as missing. Moments are texts, see
+`sluice.tidb.moments`; names of tables are lines. All functions raise MomentError for a moment, and
+SettingsError for a settings file, that can't be read.
 
 A request's class is imported when one is made: Airflow's pages check forms, too.
 """
@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sluice.tidb import tso
+from sluice.tidb import moments
 
 if TYPE_CHECKING:
     from sluice.etl.copy import BootstrapRequest
@@ -135,7 +135,7 @@ def reapply_request(form: Form) -> ReplayRequest:
     from sluice.etl.verify.reapply.request import ReplayRequest
 
     return ReplayRequest(
-        tso.parse_moment(form["since"]),
+        moments.parse_moment(form["since"]),
         _moment(form["until"]),
         read_target(form["target"]) if form["target"] else {},
         _names(form["tables"]),
@@ -223,7 +223,7 @@ def verify_request(form: Form) -> VerifyRequest:
 
 def _moment(text: str | None) -> int:
     """Return a moment's TSO; 0 for an empty field."""
-    return tso.parse_moment(text) if text else 0
+    return moments.parse_moment(text) if text else 0
 
 
 def _names(lines: Iterable[str] | None) -> tuple[str, ...]:

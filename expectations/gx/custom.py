@@ -20,7 +20,7 @@ from sluice.expectations.profile import without_parent
 from sluice.expectations.suite import QualityError
 from sluice.expectations.sum_drift import sum_changes
 from sluice.expectations.upstream_rows import compared_with_upstream
-from sluice.tidb import tso
+from sluice.tidb import moments, tso
 
 __all__ = ["FOUND", "OWN", "Found", "OwnExpectation"]
 
@@ -220,7 +220,7 @@ class ExpectSumToBeConstant(OwnExpectation):
                 f"the {place.on} has no moment: a sum is compared on the downstream and in the lake"
             )
         earlier = (
-            tso.parse_moment(str(self.since))
+            moments.parse_moment(str(self.since))
             if self.since
             else place.ts - tso.span(int(self.hours * _MS_PER_H))
         )

@@ -99,12 +99,12 @@ class SluiceReached(BaseSensorOperator):  # type: ignore[misc] # Airflow is unty
         self.log.info("reached %s: ts=%s", self.moment, event["ts"])
 
     def _ts(self) -> int:
-        from sluice.tidb import tso
+        from sluice.tidb import moments
 
         moment = self.moment
         text = moment.isoformat() if isinstance(moment, datetime) else str(moment)
         try:
-            return tso.parse_moment(text)
+            return moments.parse_moment(text)
         except SluiceError as error:
             raise AirflowFailException(f"moment: {error}") from None
 

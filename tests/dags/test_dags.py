@@ -201,6 +201,7 @@ def test_a_scheduled_run_that_has_nothing_to_do_is_skipped_and_says_why(tmp_path
 
 def test_the_day_of_assets_ends_where_the_next_one_begins(tmp_path):
     from sluice.tidb import tso
+    from sluice.tidb.moments import parse_moment
 
     with parsed(
         tmp_path, shop_file(tmp_path / "pipelines", '[airflow]\nassets = ["shop.orders"]\n')
@@ -209,7 +210,7 @@ def test_the_day_of_assets_ends_where_the_next_one_begins(tmp_path):
         task = dag.get_task("archived")
         assert [asset.uri for asset in task.outlets] == ["sluice://shop/shop/orders"]
         task.render_template_fields({"partition_key": "2026-11-22"})
-        end = tso.parse_moment(task.moment)
+        end = parse_moment(task.moment)
         assert end + 1 == tso.from_datetime(datetime(2026, 11, 23, tzinfo=UTC))
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from sluice.relay import RelayLog, WindowRecord
 from sluice.relay.archive import ArchiveFile, ArchiveSegment
-from sluice.tidb import tso
+from sluice.tidb.moments import parse_moment
 
 CLUSTER_ID = 7
 
@@ -26,7 +26,7 @@ class ShopPipeline:
 
     def move_checkpoint(self, moment: str) -> int:
         """Have the downstream complete through a moment, as a Drainer would write it."""
-        ts = tso.parse_moment(moment)
+        ts = parse_moment(moment)
         path = self.folder / "out" / "savepoint"
         fresh = path.with_suffix(".fresh")
         fresh.write_text(f"consistent = true\ncommitTS = {ts}\nschema-version = 1\n")
@@ -48,7 +48,7 @@ def shop_pipeline(folder: Path, pipelines: str = "pipelines", more: str = "") ->
         f'[upstream]\npd-urls = "http://127.0.0.1:1"\n[relay]\nurl = "file://{folder}/log"\n'
         f'[downstream]\ntype = "file"\n[file]\ndir = "{folder}/out"\n{more}'
     )
-    first = tso.parse_moment("2026-11-20T00:00:00Z")
+    first = parse_moment("2026-11-20T00:00:00Z")
     RelayLog.open(f"file://{folder}/log").commit(
         WindowRecord(first, first + 1, CLUSTER_ID, "t", 0, 0, 0, 1)
     )

@@ -13,7 +13,7 @@ from sluice.devstack.state import StackError
 from sluice.relay import RelayLog
 from sluice.relay.archive import Archive
 from sluice.relay.jobs import PAUSED, RUNNING, Jobs
-from sluice.tidb import tso
+from sluice.tidb.moments import parse_moment
 from tests.sluice_airflow.conftest import archived_segment, shop_pipeline
 from tests.sluice_airflow.documented_dags import documented_dags
 
@@ -175,7 +175,7 @@ def test_an_archived_day_of_a_table_runs_the_dag_of_its_partition(airflow):
     airflow.unpause("orders_of_a_day")
     run = airflow.trigger("sluice_assets_shop", logical_date=None, partition_key="2026-11-22")
     eventually(lambda: airflow.tasks(run)["archived"] == "deferred", "it does not wait")
-    first, end = (tso.parse_moment(f"2026-11-{day}T00:00:00Z") for day in (20, 23))
+    first, end = (parse_moment(f"2026-11-{day}T00:00:00Z") for day in (20, 23))
     Archive.open(f"file://{airflow.shop.folder}/log/archive").append(archived_segment(first, end))
     airflow.wait(run, archived="success")
     runs = "/dags/orders_of_a_day/dagRuns"

@@ -15,6 +15,7 @@ from sluice.airflow import SluiceCompletedTrigger, SluiceReached, SluiceReachedT
 from sluice.airflow.waiting import Progress
 from sluice.relay.archive import Archive
 from sluice.tidb import tso
+from sluice.tidb.moments import parse_moment
 from tests.sluice_airflow.conftest import archived_segment
 
 MIDNIGHT = "2026-11-22T00:00:00+00:00"
@@ -104,10 +105,8 @@ def test_a_trigger_fires_no_sooner_than_the_checkpoint_is_there(shop, monkeypatc
         return seen[-1]
 
     monkeypatch.setattr(Progress, "at_ts", moving)
-    (event,) = events(
-        SluiceReachedTrigger("shop", tso.parse_moment(MIDNIGHT), poll_interval_s=0), 1
-    )
-    assert seen == [tso.parse_moment(moment) for moment in shown] and event == {"ts": seen[-1]}
+    (event,) = events(SluiceReachedTrigger("shop", parse_moment(MIDNIGHT), poll_interval_s=0), 1)
+    assert seen == [parse_moment(moment) for moment in shown] and event == {"ts": seen[-1]}
 
 
 @pytest.mark.parametrize(
@@ -125,7 +124,7 @@ def test_what_waiting_can_not_help_fails_the_task_at_once_without_retries(shop, 
 
 
 def test_a_pipeline_that_is_taken_away_fails_the_tasks_that_wait_for_it(shop):
-    trigger = SluiceReachedTrigger("shop", tso.parse_moment(MIDNIGHT), poll_interval_s=0)
+    trigger = SluiceReachedTrigger("shop", parse_moment(MIDNIGHT), poll_interval_s=0)
     (shop.pipelines / "shop.toml").unlink()
     (event,) = events(trigger, 1)
     with pytest.raises(AirflowFailException, match="no pipeline 'shop'"):
@@ -144,7 +143,7 @@ def test_the_archive_is_waited_for_where_a_task_asks_for_it(shop):
     shop.move_checkpoint("2026-11-23T00:00:00Z")
     assert not sensor(place="archive").poke({})
     archive = Archive.open(f"file://{shop.folder}/log/archive")
-    lo, hi = tso.parse_moment("2026-11-20T00:00:00Z"), tso.parse_moment(MIDNIGHT)
+    lo, hi = parse_moment("2026-11-20T00:00:00Z"), parse_moment(MIDNIGHT)
     archive.append(archived_segment(lo, hi))
     assert sensor(place="archive").poke({})
     assert not sensor(place="archive", moment=str(hi + 1)).poke({})
@@ -160,7 +159,7 @@ def test_each_span_that_ends_fires_once_also_when_the_triggerer_is_started_again
 ):
     """Hours pass between looks; the model counts the boundaries that lie between them."""
     hour = 3_600_000
-    begin = tso.physical_ms(tso.parse_moment("2026-11-22T05:00:00Z"))
+    begin = tso.physical_ms(parse_moment("2026-11-22T05:00:00Z"))
     looks = [begin]
     for step in steps:
         looks.append(looks[-1] + step * hour)
@@ -183,7 +182,7 @@ def test_each_span_that_ends_fires_once_also_when_the_triggerer_is_started_again
 
 def test_an_event_names_the_span_in_utc(shop, monkeypatch):
     shown = iter(["2026-11-21T23:59:59Z", "2026-11-23T00:00:00Z"])
-    monkeypatch.setattr(Progress, "at_ts", lambda _: tso.parse_moment(next(shown)))
+    monkeypatch.setattr(Progress, "at_ts", lambda _: parse_moment(next(shown)))
     monkeypatch.setattr("sluice.airflow.waiting.EVENT_SPACING_S", 0)
     trigger = SluiceCompletedTrigger("shop", poll_interval_s=0)
     trigger.asset_state_store = Store()

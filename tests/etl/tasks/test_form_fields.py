@@ -21,7 +21,7 @@ from sluice.etl.tasks.form_fields import (
     snapshot_request,
     verify_request,
 )
-from sluice.tidb import tso
+from sluice.tidb import moments
 
 SINCE = 470614793860415501
 BACKFILL: dict[str, Any] = {
@@ -54,7 +54,7 @@ def test_a_field_that_makes_no_sense_is_refused_with_its_reason() -> None:
         backfill_request(BACKFILL | {"tables": ["orders"]})
     with pytest.raises(BackfillError, match="which tables"):
         backfill_request(BACKFILL | {"tables": [" "]})
-    with pytest.raises(tso.MomentError):
+    with pytest.raises(moments.MomentError):
         restore_request({"until": "yesterday"})
     with pytest.raises(RestoreError, match="only one of them can name the target"):
         restore_request({"until": None, "target": "/a.toml", "connection": "spare"})

@@ -11,6 +11,7 @@ from sluice.etl.apply import SparkPreparer
 from sluice.etl.changes.formats.binlog_file import encode_record, read_file
 from sluice.relay.jobs import DONE, Jobs
 from sluice.tidb import tso
+from sluice.tidb.moments import parse_moment
 from tests.etl.relay_from_recording import RECORDINGS, land
 from tests.etl.verify.reapply.reapplying import between, records
 
@@ -43,7 +44,7 @@ def test_a_range_of_time_goes_into_a_folder_with_one_command(
     other.write_text(f'[downstream]\ntype = "file"\n[file]\ndir = "{tmp_path}/again"\n')
     moment = tso.to_datetime(first.hi)
     asked = ("reapply", "--since", moment.isoformat(), "--to", other, "--config", config)
-    since = tso.parse_moment(moment.isoformat())
+    since = parse_moment(moment.isoformat())
     code, said = sluice(capsys, *asked, "--table", "*.*", "--plan")
     assert (
         code == 0
