@@ -48,7 +48,7 @@ _COMMANDS = {
     "archive": "Fill, compact, clean up and check the archive.",
     "as-of": "Show past tables, or differences between two moments.",
     "find": "Find past transactions and DDL.",
-    "undo": "Print the SQL that takes one transaction back.",
+    "undo": "Take past transactions back, as SQL or in TiDB.",
     "config": "Convert a drainer.toml into a sluice.toml.",
     "replay": "Replay a recording into the running stack.",
     "spark": "Run a process of a Spark cluster.",

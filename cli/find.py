@@ -20,6 +20,7 @@ from sluice.etl.display_units import format_size
 if TYPE_CHECKING:
     from sluice.etl.history.find import (
         FoundDdl,
+        FoundGroup,
         FoundTransaction,
         SearchQuery,
         SearchResults,
@@ -57,15 +58,20 @@ _MAX_STATEMENT_CHARS = 160
     " 'paid'\". A plain column matches before or after the change; old. and new. select one.",
 )
 @click.option(
-    "--sort", type=click.Choice(("time", "newest", "size")), default="time", show_default=True,
-    help="time: oldest first; newest: newest first; size: most rows first.",
+    "--sort", type=click.Choice(("newest", "time", "size")), default="newest", show_default=True,
+    help="newest: newest first; time: oldest first; size: most rows first.",
+)  # fmt: skip
+@click.option(
+    "--group", "group", multiple=True, type=click.Choice(("minute", "table", "shape")),
+    help="List groups of transactions instead: by minute, by table, by shape, that is which kinds"
+    " of changes of which tables a transaction makes. May be repeated.",
 )  # fmt: skip
 @click.option(
     "--limit",
     type=click.IntRange(1, 100_000),
     default=50,
     show_default=True,
-    help="Maximum number of transactions.",
+    help="Maximum number of transactions, or of groups.",
 )
 @click.option(
     "--zone",
@@ -91,6 +97,7 @@ def command(
     until: str | None,
     where: str,
     sort: Any,
+    group: Any,
     limit: int,
     zone: str,
     config: str | None,
@@ -103,7 +110,7 @@ def command(
     commit timestamp it prints to show the transaction (`sluice relay show`), to take it back
     (`sluice undo`), or to restore the moment just before it.
     """
-    from sluice.etl.history.find import SearchQuery, check_table_globs, search
+    from sluice.etl.history.find import SearchQuery, check_table_globs, first_groups, search
     from sluice.etl.history.history_log import HistoryLog
     from sluice.tidb import moments, tso
 
@@ -114,17 +121,22 @@ def command(
     end = past.last if until is None else moments.parse_moment(until)
     if begin >= end:
         raise click.UsageError(f"--since {tso.text(begin)} is not before --until {tso.text(end)}")
-    query = SearchQuery(begin, end, globs, kinds, where, sort, limit)
+    query = SearchQuery(begin, end, globs, kinds, where, sort, limit, group=group)
     found = search(
         settings, query, on_progress=_Progress(max(begin, past.first), min(end, past.last))
     )
-    if not (found.transactions or found.ddls):
+    groups = first_groups(found.groups, query)
+    if not (found.transactions or found.ddls or groups):
         check_table_globs(past, globs)
     if as_json:
-        for line in _json_lines(found, query):
+        for line in _json_lines(found, groups, query):
             click.echo(line)
         return
-    for text in (*_ddl_lines(found, shown_zone), *_transaction_lines(found, shown_zone)):
+    for text in (
+        *_ddl_lines(found, shown_zone),
+        *_group_lines(groups, shown_zone),
+        *_transaction_lines(found, shown_zone),
+    ):
         click.echo(text)
     for text in _summary(found, query, past):
         click.echo(text, err=True)
@@ -197,24 +209,47 @@ def _transaction_lines(found: SearchResults, zone: ZoneInfo) -> Iterator[str]:
             yield f"    {_table(rows)}"
 
 
+def _group_lines(groups: list[FoundGroup], zone: ZoneInfo) -> Iterator[str]:
+    for one in groups:
+        minute = _time(one.minute, zone)[: len("2026-11-21 09:30")] if one.minute else ""
+        name = "  ".join(filter(None, (minute, one.table, one.shape)))
+        yield f"{_printable(name)}: {_row_counts(one)} in {_transactions(one.transactions)}"
+        yield (
+            f"    {one.first_ts}  {_time(one.first_ts, zone)} through"
+            f" {one.last_ts}  {_time(one.last_ts, zone)}"
+        )
+
+
+def _transactions(count: int) -> str:
+    return f"{count:,} transaction{'s' if count != 1 else ''}"
+
+
 def _rows(one: FoundTransaction) -> str:
     return f"{one.rows:,} row{'s' if one.rows != 1 else ''}"
 
 
-def _table(rows: TableRows) -> str:
+def _row_counts(rows: TableRows | FoundGroup) -> str:
     counts = ((rows.inserts, "inserted"), (rows.updates, "updated"), (rows.deletes, "deleted"))
-    text = ", ".join(f"{count:,} {word}" for count, word in counts if count)
+    return ", ".join(f"{count:,} {word}" for count, word in counts if count)
+
+
+def _table(rows: TableRows) -> str:
+    text = _row_counts(rows)
     more = "; …" if rows.inserts + rows.updates + rows.deletes > len(rows.keys) else ""
     return f"{_printable(rows.table)}: {text} ({_printable('; '.join(rows.keys))}{more})"
 
 
-def _json_lines(found: SearchResults, query: SearchQuery) -> Iterator[str]:
+def _json_lines(
+    found: SearchResults, groups: list[FoundGroup], query: SearchQuery
+) -> Iterator[str]:
     from sluice.tidb import tso
 
     for kind, entries in (("ddl", found.ddls), ("transaction", found.transactions)):
         for one in entries:
             moment = tso.to_datetime(one.commit_ts).isoformat(timespec="milliseconds")
             yield json.dumps({kind: {"time": moment, **asdict(one)}}, ensure_ascii=False)
+    for group in groups:
+        yield json.dumps({"group": asdict(group)}, ensure_ascii=False)
     yield json.dumps({"counts": {**found.counts, "since": query.since, "until": query.until}})
 
 
@@ -236,7 +271,12 @@ def _summary(found: SearchResults, query: SearchQuery, past: Any) -> Iterator[st
         f" {tso.time_text(max(query.since, past.first))} through"
         f" {tso.time_text(min(query.until, past.last))}"
     )
-    left = max(counts["transactions"] - len(found.transactions), counts["ddls"] - len(found.ddls))
+    shown, known = (
+        (min(query.limit, len(found.groups)), len(found.groups))
+        if query.group
+        else (len(found.transactions), counts["transactions"])
+    )
+    left = max(known - shown, counts["ddls"] - len(found.ddls))
     if left:
         yield (
             f"{left:,} more aren't shown: --limit, --sort, or a narrower --since, --until, --table,"
@@ -254,4 +294,10 @@ def _summary(found: SearchResults, query: SearchQuery, past: Any) -> Iterator[st
             "`sluice relay show COMMIT_TS --rows` shows a transaction's rows, `sluice undo"
             " COMMIT_TS` the SQL that takes it back, `sluice restore --until before:COMMIT_TS`"
             " restores the moment before it"
+        )
+    if query.group and found.groups and sys.stdout.isatty():
+        yield (
+            "the same options without --group show the transactions; `sluice undo --since … --until"
+            " …` with the same --table, --kind and --where takes their changes back as one: look"
+            " with --dry-run first"
         )

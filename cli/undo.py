@@ -1,17 +1,20 @@
-"""sluice undo: print the SQL that takes back one transaction."""
+"""sluice undo: take past transactions back, as SQL or in TiDB."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
-from typing import IO, TYPE_CHECKING
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from typing import IO, TYPE_CHECKING, Any
 
 import click
 
 from sluice.cli._settings import config_option, settings_of
 
 if TYPE_CHECKING:
-    from sluice.etl.history.undo import DryRun
+    from sluice.etl.history.history_log import HistoryLog
+    from sluice.etl.history.undo import DryRun, InverseChanges, PastChanges, RowPreview
+    from sluice.etl.settings import Settings
 
 
 class _Commit(click.ParamType[int]):
@@ -27,21 +30,54 @@ class _Commit(click.ParamType[int]):
 
 
 @click.command("undo")
-@click.argument("commit_ts", metavar="COMMIT_TS", type=_Commit())
+@click.argument("commit_ts", metavar="[COMMIT_TS]", type=_Commit(), required=False)
 @click.option(
     "--start-ts", type=int, default=0, metavar="TSO",
     help="Which one, if several transactions share the commit ts.",
 )  # fmt: skip
 @click.option(
+    "--since", metavar="TSO|TIME",
+    help="In place of COMMIT_TS: all that was committed after this, as one change; a TSO, a time"
+    " ago such as 20m, or a date-time such as 'yesterday 14:00 Europe/Berlin' (else UTC).",
+)  # fmt: skip
+@click.option(
+    "--until", metavar="TSO|TIME", help="With --since: through this, inclusive [to the end]."
+)
+@click.option(
     "--table", "globs", metavar="GLOB", multiple=True,
-    help="Only changes of tables whose name matches (schema.table, * and ?); may be repeated"
+    help="Only changes of tables whose name then matches (schema.table, * and ?); may be repeated"
     " [all].",
 )  # fmt: skip
 @click.option(
+    "--kind", "kinds", multiple=True, type=click.Choice(("insert", "update", "delete")),
+    help="With --since: only these kinds of changes; may be repeated [all].",
+)  # fmt: skip
+@click.option(
+    "--where", metavar="CONDITION", default="",
+    help="With --since: only row changes that match, as in `sluice find`.",
+)  # fmt: skip
+@click.option(
     "--dry-run", is_flag=True,
-    help="Compare each row with the downstream replica, and list conflicts. Nothing is written.",
+    help="Show rows before and after, compare each one with the downstream replica, and list"
+    " conflicts. Nothing is written.",
+)  # fmt: skip
+@click.option(
+    "--rows", "shown", type=click.IntRange(0, 1_000), default=5, show_default=True,
+    help="With --dry-run: how many rows of a table are shown before and after.",
 )  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="With --dry-run, for scripts: a JSON object.")
+@click.option(
+    "--apply", "applies", is_flag=True,
+    help="Run it in TiDB at [upstream] sql-host, in one transaction that commits only if no row was"
+    " changed since.",
+)  # fmt: skip
+@click.option(
+    "--user", metavar="NAME", help="With --apply: the user who may write in TiDB [sql-user]."
+)
+@click.option(
+    "--password-env", metavar="NAME",
+    help="With --apply: the environment variable with that user's password [sql-password-env].",
+)  # fmt: skip
 @click.option(
     "--output", type=click.File("wb"), default="-", help="File for the SQL [standard output]."
 )
@@ -50,50 +86,129 @@ class _Commit(click.ParamType[int]):
 def command(
     ctx: click.Context,
     /,
-    commit_ts: int,
+    commit_ts: int | None,
     start_ts: int,
+    since: str | None,
+    until: str | None,
     globs: tuple[str, ...],
+    kinds: tuple[str, ...],
+    where: str,
+    shown: int,
+    user: str | None,
+    password_env: str | None,
     output: IO[bytes],
     config: str | None,
     *,
     dry_run: bool,
     as_json: bool,
+    applies: bool,
 ) -> int:
-    """Print the SQL that takes back the transaction committed at COMMIT_TS.
+    """Take back the transaction committed at COMMIT_TS, or row changes of many, as one change.
 
-    It comes from the old values in the binlog. `sluice find` finds the timestamp. before:COMMIT_TS,
-    as restore and as-of take it, is the same transaction.
+    It comes from the old values in the binlog. `sluice find` finds the timestamp, or with the same
+    --since, --until, --table, --kind and --where what a range holds. before:COMMIT_TS, as restore
+    and as-of take it, is the same transaction. A row changed several times is handled once.
 
-    Run the SQL in TiDB, the upstream; Sluice writes nothing. Replication brings the result
+    Run the SQL in TiDB, the upstream, or let --apply do it. Replication brings the result
     downstream; in the downstream alone the SQL would make the replica differ from TiDB. Each
-    statement changes a row only if it is still as the transaction left it. The script counts the
-    rows and ends before COMMIT: compare the counts, then commit or roll back.
+    statement changes a row only if it is still as the changes left it. The script counts the rows
+    and ends before COMMIT: compare the counts, then commit or roll back.
 
     --dry-run shows beforehand which rows have changed since. Exit code 1 if there are any.
     """
     from sluice.etl.history import undo
     from sluice.etl.history.history_log import HistoryLog
 
+    if (commit_ts is None) == (since is None):
+        raise click.UsageError("name one transaction with COMMIT_TS, or many with --since", ctx)
+    if since is None and (until or kinds or where):
+        raise click.UsageError("--until, --kind and --where go with --since", ctx)
+    if since is not None and start_ts:
+        raise click.UsageError("--start-ts goes with COMMIT_TS", ctx)
+    if dry_run and applies:
+        raise click.UsageError("--dry-run writes nothing: leave it or --apply out", ctx)
     settings = settings_of(ctx, config)
     past = HistoryLog.open(settings)
-    with past.held("`sluice undo`", commit_ts - 1):
-        transaction = undo.read_transaction(past, commit_ts, globs, start_ts)
-    reverses = [undo.invert_changes(table) for table in transaction.tables]
+    if commit_ts is not None:
+        with past.held("`sluice undo`", commit_ts - 1):
+            changes = undo.read_transaction(past, commit_ts, globs, start_ts)
+    else:
+        changes = _range(past, since or "", until, globs, kinds, where)
+    reverses = [undo.invert_changes(table) for table in changes.tables]
     if dry_run:
-        done = undo.dry_run(settings, transaction, reverses)
+        rows = [row for reverse in reverses for row in undo.preview(reverse, shown)]
+        done = undo.dry_run(settings, changes, reverses)
         if as_json:
-            click.echo(json.dumps(asdict(done)))
+            click.echo(json.dumps(asdict(done) | {"preview": [asdict(row) for row in rows]}))
         else:
-            _say(done)
+            _say(done, rows)
         return 1 if done.count else 0
-    for line in undo.script(transaction, undo.for_upstream(reverses)):
+    if applies:
+        _apply(settings, changes, reverses, user, password_env)
+        return 0
+    for line in undo.script(changes, undo.for_upstream(reverses)):
         output.write(line + b"\n")
     return 0
 
 
-def _say(done: DryRun) -> None:
+def _range(
+    past: HistoryLog,
+    since: str,
+    until: str | None,
+    globs: tuple[str, ...],
+    kinds: tuple[str, ...],
+    where: str,
+) -> PastChanges:
+    from sluice.etl.history import undo
+    from sluice.etl.history.find import SearchQuery, check_table_globs
+    from sluice.tidb import tso
+    from sluice.tidb.moments import parse_moment
+
+    begin, end = parse_moment(since), past.last if until is None else parse_moment(until)
+    if begin >= end:
+        raise click.UsageError(f"--since {tso.text(begin)} is not before --until {tso.text(end)}")
+    for name, ts in (("--since", begin), ("--until", end)):
+        if not past.first <= ts <= past.last:
+            raise undo.UndoError(
+                f"{name} {tso.text(ts)}: what was committed after {tso.text(past.first)} through"
+                f" {tso.text(past.last)} can be taken back"
+            )
+    check_table_globs(past, globs)
+    with past.held("`sluice undo`", begin):
+        return undo.read_range(past, SearchQuery(begin, end, globs, kinds, where))
+
+
+def _apply(
+    settings: Settings,
+    changes: PastChanges,
+    reverses: Sequence[InverseChanges],
+    user: str | None,
+    password_env: str | None,
+) -> None:
+    from sluice.etl.copy.tidb_session import TidbAddress
+    from sluice.etl.history import undo
+
+    given: dict[str, Any] = {"user": user, "password_env": password_env}
+    address = replace(
+        TidbAddress.from_settings(settings.upstream),
+        **{name: value for name, value in given.items() if value is not None},
+    )
+    rows = undo.apply_script(address, undo.script(changes, undo.for_upstream(reverses)))
+    click.echo(
+        f"{address.user}@{address.shown}: {rows:,} rows are what they were, in one transaction."
+        " `sluice status` shows when the replica has it, `sluice find --since 5m` its commit ts"
+    )
+
+
+_SIGNS = {"inserts": "+", "deletes": "-", "updates": "~"}
+
+
+def _say(done: DryRun, rows: Sequence[RowPreview]) -> None:
     from sluice.tidb import tso
 
+    for row in rows:
+        images = " -> ".join(f"[{image}]" for image in (row.now, row.then) if image)
+        click.echo(f"{_SIGNS[row.effect]} {row.table} {images}")
     for conflict in done.conflicts:
         click.echo(f"conflict  {conflict.table} [{conflict.row}] {conflict.why}")
     if done.count > len(done.conflicts):
@@ -104,3 +219,7 @@ def _say(done: DryRun) -> None:
         f"{done.rows:,} rows looked at in the replica, as of {tso.text(done.checkpoint)}:"
         f" {done.count or 'no'} conflict{'s' if done.count != 1 else ''}"
     )
+    if not done.count:
+        click.echo(
+            "the same command without --dry-run prints the SQL, with --apply it runs it in TiDB"
+        )

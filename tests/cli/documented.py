@@ -76,6 +76,7 @@ BY_A_TEST = {
     r"sluice archive export .*": "tests/etl/history/lake/test_lake_commands.py",
     r"sluice as-of .*": "tests/etl/history/as_of/test_asof_by_spark.py",
     r"sluice find .*": "tests/etl/history/find/test_find.py",
+    r"sluice undo --since .*": "tests/etl/history/undo/test_undo_range.py",
     r"sluice undo .*": "tests/etl/history/undo/test_undo.py",
     r"sluice verify( --json)?": "tests/etl/verify/test_verify_running.py",
     r"sluice reapply .*": "tests/etl/verify/reapply/test_reapply_command.py",

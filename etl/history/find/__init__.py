@@ -24,8 +24,16 @@ if TYPE_CHECKING:
     )
     from sluice.etl.history.find.query import KINDS, SearchQuery
     from sluice.etl.history.find.recent import RecentPage, SkippedWindow, TimeBudget, recent_page
-    from sluice.etl.history.find.results import FoundDdl, FoundTransaction, SearchResults, TableRows
+    from sluice.etl.history.find.results import (
+        FoundDdl,
+        FoundGroup,
+        FoundTransaction,
+        SearchResults,
+        TableRows,
+        first_groups,
+    )
     from sluice.etl.history.find.run import search
+    from sluice.etl.history.find.scan import WindowSearch
 
 __all__ = [
     "KINDS",
@@ -35,6 +43,7 @@ __all__ = [
     "DisplayValue",
     "FindError",
     "FoundDdl",
+    "FoundGroup",
     "FoundTransaction",
     "NoTransactionError",
     "RecentPage",
@@ -44,7 +53,9 @@ __all__ = [
     "TableRows",
     "TimeBudget",
     "TransactionView",
+    "WindowSearch",
     "check_table_globs",
+    "first_groups",
     "load_transaction",
     "load_value",
     "recent_page",
@@ -57,6 +68,9 @@ __getattr__ = lazy_getattr(
     {
         "SearchResults": "sluice.etl.history.find.results",
         "FoundDdl": "sluice.etl.history.find.results",
+        "FoundGroup": "sluice.etl.history.find.results",
+        "first_groups": "sluice.etl.history.find.results",
+        "WindowSearch": "sluice.etl.history.find.scan",
         "FoundTransaction": "sluice.etl.history.find.results",
         "ChangedRow": "sluice.etl.history.find.one_transaction",
         "ChangedValue": "sluice.etl.history.find.one_transaction",

@@ -13,6 +13,10 @@ DDL, DROP = "ddl", "drop"
 KINDS = (*ROW_KINDS, DDL, DROP)
 """`drop`: DDL after which rows are gone, such as DROP and TRUNCATE TABLE."""
 ResultOrder = Literal["time", "size", "newest"]
+GroupBy = Literal["minute", "table", "shape"]
+"""`minute`: of the commit, UTC; `shape`: which kinds of changes of which tables a transaction makes
+together.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +26,8 @@ class SearchQuery(JsonDocument):
     `tables`: globs of ``schema.table``, none: all; `kinds`: of KINDS, none: all; `where`: see
     `sluice.etl.history.find.condition`; `key`: see `sluice.etl.history.find.key`. `order`: by
     commit timestamp, the oldest or the newest first, or by rows, most first; `limit`: how many
-    transactions, and how many DDL, come back.
+    transactions, and how many DDL, come back. With `group` groups come back in place of
+    transactions.
     """
 
     since: int
@@ -33,6 +38,7 @@ class SearchQuery(JsonDocument):
     order: ResultOrder = "time"
     limit: int = 100
     key: str = ""
+    group: tuple[GroupBy, ...] = ()
 
     @property
     def row_kinds(self) -> frozenset[int]:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, TypeVar
 
+from sluice.etl.history.errors import FindError
 from sluice.etl.history.find.query import SearchQuery
 from sluice.relay.json_codec import JsonDocument
 
 MAX_TS = 2**63 - 1
+MAX_GROUPS = 100_000
 _COUNTERS = ("transactions", "inserts", "updates", "deletes", "ddls", "windows", "bytes")
 
 
@@ -49,6 +52,32 @@ class FoundDdl:
     start_ts: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class FoundGroup:
+    """Row changes of transactions that share what the query groups by; the rest is empty.
+
+    `minute`: the TSO of its beginning; `first_ts`, `last_ts`: commit timestamps.
+    """
+
+    minute: int = 0
+    table: str = ""
+    shape: str = ""
+    transactions: int = 0
+    inserts: int = 0
+    updates: int = 0
+    deletes: int = 0
+    first_ts: int = 0
+    last_ts: int = 0
+
+    @property
+    def key(self) -> tuple[int, str, str]:
+        return self.minute, self.table, self.shape
+
+    @property
+    def rows(self) -> int:
+        return self.inserts + self.updates + self.deletes
+
+
 E = TypeVar("E", FoundTransaction, FoundDdl)
 
 
@@ -63,6 +92,7 @@ class SearchResults(JsonDocument):
 
     transactions: list[FoundTransaction] = field(default_factory=list)
     ddls: list[FoundDdl] = field(default_factory=list)
+    groups: list[FoundGroup] = field(default_factory=list)
     counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_COUNTERS, 0))
     unknown: list[str] | None = None
     """Columns of the condition that none of the searched tables had; None: no table was searched.
@@ -76,6 +106,7 @@ class SearchResults(JsonDocument):
         """Add the results of another search."""
         self.transactions = first_results([*self.transactions, *other.transactions], query)
         self.ddls = first_results([*self.ddls, *other.ddls], query)
+        self.groups = joined_groups(self.groups, other.groups)
         for name, count in other.counts.items():
             self.counts[name] += count
         if other.unknown is not None:
@@ -108,3 +139,42 @@ def whole_timestamps(ordered: Sequence[int], count: int) -> int:
 
 def _size(found: FoundTransaction | FoundDdl) -> int:
     return found.rows if isinstance(found, FoundTransaction) else 0
+
+
+def joined_groups(*found: Iterable[FoundGroup]) -> list[FoundGroup]:
+    """Return groups of several windows, with those that are one joined.
+
+    Raises FindError beyond MAX_GROUPS.
+    """
+    joined: dict[tuple[int, str, str], FoundGroup] = {}
+    for one in itertools.chain(*found):
+        known = joined.get(one.key)
+        joined[one.key] = (
+            one
+            if known is None
+            else replace(
+                known,
+                transactions=known.transactions + one.transactions,
+                inserts=known.inserts + one.inserts,
+                updates=known.updates + one.updates,
+                deletes=known.deletes + one.deletes,
+                first_ts=min(known.first_ts, one.first_ts),
+                last_ts=max(known.last_ts, one.last_ts),
+            )
+        )
+    if len(joined) > MAX_GROUPS:
+        raise FindError(
+            f"there are more than {MAX_GROUPS:,} groups",
+            hint="narrow --since, --until or --table, or group by less",
+        )
+    return list(joined.values())
+
+
+def first_groups(found: Iterable[FoundGroup], query: SearchQuery) -> list[FoundGroup]:
+    """Return as many groups as the query wants, in its order; by their last commit the newest."""
+    sort_key, reverse = {
+        "time": (lambda each: (each.first_ts, each.key), False),
+        "newest": (lambda each: (each.last_ts, each.key), True),
+        "size": (lambda each: (each.rows, each.key), True),
+    }[query.order]
+    return sorted(found, key=sort_key, reverse=reverse)[: query.limit]

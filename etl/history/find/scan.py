@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -14,17 +14,15 @@ import pyarrow as pa
 from sluice.etl.changes.planning import BatchPayload, WindowPayload
 from sluice.etl.changes.recorded_schema import SchemaTimeline
 from sluice.etl.changes.rules import Filter, is_internal_table, only_tables
-from sluice.etl.changes.write_plans.identity import lookup_key_columns
 from sluice.etl.changes.write_plans.raw_changes import DECODE_BATCH_ROWS
 from sluice.etl.history.find.condition import ChangeRows, RowCondition
-from sluice.etl.history.find.display_value import row_text
+from sluice.etl.history.find.groups import group_matches
 from sluice.etl.history.find.key import KeyCondition
+from sluice.etl.history.find.matches import MatchingRows, by_name, images_of_change, whole_rows
 from sluice.etl.history.find.query import SearchQuery
 from sluice.etl.history.find.results import (
     FoundDdl,
-    FoundTransaction,
     SearchResults,
-    TableRows,
     first_results,
     whole_timestamps,
 )
@@ -35,7 +33,6 @@ from sluice.tidb.ddl_actions import REMOVES_ROWS, action_name
 from sluice.tidb.ddl_job import DdlJob
 from sluice.tidb.folded import folded
 from sluice.tidb.id_maps import names_by_id
-from sluice.tidb.rows import ROWID_NAME, decode_deletes, decode_inserts, decode_updates
 from sluice.tidb.schema import Table
 from sluice.tidb.table_name import full_name
 
@@ -77,6 +74,15 @@ class WindowSearch:
         """
         return _WindowScan(self, window).found()
 
+    def matching(
+        self, window: WindowPayload, found: SearchResults
+    ) -> Iterator[tuple[Table, pa.Table]]:
+        """Yield the row changes that fit (PART_SCHEMA), with their table as it was then.
+
+        Of one table in order. `found` learns which columns the tables lack. Raises as `__call__`.
+        """
+        return _WindowScan(self, window).matching(found)
+
 
 def wanted_tables(window: WindowPayload, filters: Filter) -> set[int]:
     """Return the ids of the window's wanted tables, under any of their names in it."""
@@ -87,90 +93,6 @@ def wanted_tables(window: WindowPayload, filters: Filter) -> set[int]:
         for i, schema, name in found
         if not is_internal_table(i) and filters.wants_table(schema, name)
     }
-
-
-class _MatchingRows:
-    """Row changes that fit, with their tables."""
-
-    def __init__(self) -> None:
-        self.tables: list[Table] = []
-        self._pieces: list[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, pa.Array]] = []
-
-    def add(self, table: Table, changes: pa.Table) -> None:
-        numbers = np.full(changes.num_rows, len(self.tables))
-        self.tables.append(table)
-        columns = (changes[name].to_numpy() for name in ("commit_ts", "start_ts", "kind"))
-        self._pieces.append((*columns, numbers, changes["row"].combine_chunks()))
-
-    def is_empty(self) -> bool:
-        return not self._pieces
-
-    def joined(self) -> _JoinedMatches:
-        columns = [
-            np.concatenate(column)
-            for column in zip(*(piece[:4] for piece in self._pieces), strict=True)
-        ]
-        rows = pa.concat_arrays([_whole_rows(piece[4]) for piece in self._pieces])
-        order = np.lexsort((np.arange(len(columns[0])), columns[1], columns[0]))
-        commit_ts, start_ts, kinds, numbers = (column[order] for column in columns)
-        return _JoinedMatches(self.tables, commit_ts, start_ts, kinds, numbers, order, rows)
-
-
-def _whole_rows(rows: pa.Array | pa.ChunkedArray) -> pa.Array:
-    return pa.concat_arrays(rows.chunks) if isinstance(rows, pa.ChunkedArray) else rows
-
-
-@dataclass(frozen=True, slots=True)
-class _JoinedMatches:
-    """All that fits in a window, ascending by commit timestamp.
-
-    `at`: where each one's row is in `rows`.
-    """
-
-    tables: Sequence[Table]
-    commit_ts: np.ndarray
-    start_ts: np.ndarray
-    kinds: np.ndarray
-    numbers: np.ndarray
-    at: np.ndarray
-    rows: pa.Array
-
-    def bounds(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return where each transaction begins, and how many changes it has."""
-        same = (self.commit_ts[1:] == self.commit_ts[:-1]) & (
-            self.start_ts[1:] == self.start_ts[:-1]
-        )
-        begins = np.flatnonzero(np.append(True, ~same))
-        return begins, np.diff(np.append(begins, len(self.commit_ts)))
-
-    def transaction(self, begin: int, end: int) -> FoundTransaction:
-        """Return the transaction whose changes are in this range."""
-        places = np.arange(begin, end)
-        names = np.array(
-            [self.tables[number].full_name for number in self.numbers[begin:end].tolist()], object
-        )
-        tables = tuple(
-            self._table(str(name), places[names == name]) for name in dict.fromkeys(names.tolist())
-        )
-        return FoundTransaction(
-            int(self.commit_ts[begin]), int(self.start_ts[begin]), end - begin, tables
-        )
-
-    def _table(self, name: str, places: np.ndarray) -> TableRows:
-        inserts, updates, deletes = (
-            int(np.count_nonzero(self.kinds[places] == kind)) for kind in (INSERT, UPDATE, DELETE)
-        )
-        keys = tuple(self._key(int(place)) for place in places[:_MAX_KEYS_SHOWN])
-        return TableRows(name, inserts, updates, deletes, keys)
-
-    def _key(self, place: int) -> str:
-        table, kind = self.tables[self.numbers[place]], int(self.kinds[place])
-        old, new = _images(table, kind, self.rows.slice(int(self.at[place]), 1))
-        image = _by_name(new if new is not None else old) or {}
-        names = [column.name for column in lookup_key_columns(table)] or [
-            name for name in image if name != ROWID_NAME
-        ]
-        return row_text(image, names, 0)
 
 
 class _WindowScan:
@@ -189,16 +111,23 @@ class _WindowScan:
             found.ddls = list(self._ddls())
             found.counts["ddls"] = len(found.ddls)
             found.ddls = first_results(found.ddls, self._query)
+        self._rows(found)
+        return found
+
+    def matching(self, found: SearchResults) -> Iterator[tuple[Table, pa.Table]]:
         ids = (
             wanted_tables(self._window, self._filter)
             if self._query.row_kinds and self._window.parts
             else ()
         )
-        if ids:
-            found.counts["windows"] = 1
-            found.counts["bytes"] = sum(part.bytes for part in self._window.parts)
-            self._rows(found, pa.array(sorted(ids), pa.int64()).to_numpy())
-        return found
+        if not ids:
+            return
+        found.counts["windows"] = 1
+        found.counts["bytes"] = sum(part.bytes for part in self._window.parts)
+        wanted = pa.array(sorted(ids), pa.int64()).to_numpy()
+        for batch in iter_parts(self._storage, self._window.parts):
+            changes = pa.Table.from_batches([batch])
+            yield from self._match(changes.filter(pa.array(self._mask(changes, wanted))), found)
 
     def _ddls(self) -> Iterator[FoundDdl]:
         query = self._query
@@ -222,11 +151,10 @@ class _WindowScan:
             names.add((ddl.schema_name, ddl.table_name))
         return tuple(sorted(full_name(*name) for name in names if self._filter.wants_table(*name)))
 
-    def _rows(self, found: SearchResults, ids: np.ndarray) -> None:
-        matches = _MatchingRows()
-        for batch in iter_parts(self._storage, self._window.parts):
-            changes = pa.Table.from_batches([batch])
-            self._match(changes.filter(pa.array(self._mask(changes, ids))), matches, found)
+    def _rows(self, found: SearchResults) -> None:
+        matches = MatchingRows()
+        for table, changes in self.matching(found):
+            matches.add(table, changes)
         if matches.is_empty():
             return
         joined = matches.joined()
@@ -234,6 +162,9 @@ class _WindowScan:
         found.counts["transactions"] = len(starts)
         for name, kind in (("inserts", INSERT), ("updates", UPDATE), ("deletes", DELETE)):
             found.counts[name] = int(np.count_nonzero(joined.kinds == kind))
+        if self._query.group:
+            found.groups = group_matches(joined, self._query.group)
+            return
         limit = self._query.limit
         chosen = {
             "size": np.argsort(-sizes, kind="stable"),
@@ -256,7 +187,7 @@ class _WindowScan:
         wanted: np.ndarray = mask & np.isin(changes["kind"].to_numpy(), sorted(query.row_kinds))
         return wanted
 
-    def _match(self, changes: pa.Table, matches: _MatchingRows, found: SearchResults) -> None:
+    def _match(self, changes: pa.Table, found: SearchResults) -> Iterator[tuple[Table, pa.Table]]:
         ids = changes["table_id"].to_numpy()
         for table_id in np.unique(ids).tolist():
             mine = changes.filter(pa.array(ids == table_id))
@@ -265,11 +196,11 @@ class _WindowScan:
             cuts = np.searchsorted(ts, bounds, side="right").tolist()
             for begin, end in itertools.pairwise(cuts):
                 if begin < end:
-                    self._match_version(table_id, mine.slice(begin, end - begin), matches, found)
+                    yield from self._match_version(table_id, mine.slice(begin, end - begin), found)
 
     def _match_version(
-        self, table_id: int, changes: pa.Table, matches: _MatchingRows, found: SearchResults
-    ) -> None:
+        self, table_id: int, changes: pa.Table, found: SearchResults
+    ) -> Iterator[tuple[Table, pa.Table]]:
         """Match changes of one table by one definition."""
         table = self._tables.find(table_id, int(changes["commit_ts"][0].as_py()))
         if table is None or not self._filter.wants_table(table.schema_name, table.name):
@@ -281,36 +212,22 @@ class _WindowScan:
                 )
             changes = changes.filter(pa.array(self._matches(condition, table, changes)))
         if changes.num_rows:
-            matches.add(table, changes)
+            yield table, changes
 
     def _matches(self, condition: ChangeCondition, table: Table, changes: pa.Table) -> np.ndarray:
         mask = np.zeros(changes.num_rows, bool)
         kinds = changes["kind"].to_numpy()
-        rows = _whole_rows(changes["row"])
+        rows = whole_rows(changes["row"])
         for kind in np.unique(kinds).tolist():
             places = np.flatnonzero(kinds == kind)
             for at in range(0, len(places), DECODE_BATCH_ROWS):
                 self._check()
                 some = places[at : at + DECODE_BATCH_ROWS]
-                old, new = _images(table, kind, rows.take(pa.array(some)))
+                old, new = images_of_change(table, kind, rows.take(pa.array(some)))
                 mask[some] = condition.fits(
-                    ChangeRows(table, len(some), _by_name(old), _by_name(new))
+                    ChangeRows(table, len(some), by_name(old), by_name(new))
                 )
         return mask
-
-
-def _images(
-    table: Table, kind: int, rows: pa.Array
-) -> tuple[pa.RecordBatch | None, pa.RecordBatch | None]:
-    if kind == INSERT:
-        return None, decode_inserts(table, rows)
-    if kind == DELETE:
-        return decode_deletes(table, rows), None
-    return decode_updates(table, rows)
-
-
-def _by_name(images: pa.RecordBatch | None) -> dict[str, pa.Array] | None:
-    return None if images is None else dict(zip(images.schema.names, images.columns, strict=True))
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ from sluice.etl.history.errors import UndoError
 from sluice.etl.history.find import row_text
 from sluice.etl.history.undo.inverse import InverseChanges
 from sluice.etl.history.undo.statements import TableUndoSql
-from sluice.etl.history.undo.transaction import PastTransaction
+from sluice.etl.history.undo.transaction import PastChanges
 from sluice.etl.settings import Downstream, Settings
 from sluice.tidb import tso
 from sluice.tidb.rows import ROWID_NAME
@@ -75,11 +75,11 @@ class DryRun:
 
 def dry_run(
     settings: Settings,
-    transaction: PastTransaction,
+    past: PastChanges,
     reverses: Sequence[InverseChanges],
     limit: int = 100,
 ) -> DryRun:
-    """Return what would conflict if the transaction were taken back now, judged by the replica.
+    """Return what would conflict if the changes were taken back now, judged by the replica.
 
     The replica is as far as it has come. Raises UndoError if it is no database or isn't there yet,
     DownstreamError, CheckpointError, RouteError.
@@ -94,11 +94,12 @@ def dry_run(
     session.connect()
     with closing(session):
         session.begin()  # one snapshot for all that is read, the checkpoint first
-        checkpoint = CheckpointTable.from_settings(session, target, transaction.cluster_id).load()
+        checkpoint = CheckpointTable.from_settings(session, target, past.cluster_id).load()
         at = checkpoint.commit_ts if checkpoint is not None else 0
-        if at < transaction.commit_ts:
+        if at < past.last_ts:
             raise UndoError(
-                f"the replica is as of {tso.text(at)}: the transaction isn't there yet",
+                f"the replica is as of {tso.text(at)}: what was committed at"
+                f" {tso.text(past.last_ts)} isn't there yet",
                 hint="wait until `sluice status` shows a checkpoint behind it",
             )
         done = DryRun(at)

@@ -23,7 +23,10 @@ from sluice.etl.changes.write_plans.net_effect import (
 from sluice.etl.changes.write_plans.raw_changes import Images, RawChanges, decode
 from sluice.etl.changes.write_plans.reduced_table import comparable_keys
 from sluice.etl.history.errors import UndoError
+from sluice.etl.history.find import row_text
 from sluice.etl.history.undo.transaction import TouchedTable
+from sluice.relay import DELETE, INSERT
+from sluice.tidb import tso
 from sluice.tidb.schema import STATE_PUBLIC, WHOLE_COLUMN, Index, Table
 
 
@@ -54,7 +57,7 @@ def invert_changes(touched: TouchedTable) -> InverseChanges:
     table = touched.then
     changes = RawChanges.from_table(touched.changes)
     old, new = decode(table, changes.kinds, changes.rows)
-    effect = _effect(table, changes.kinds, old, new)
+    effect = _effect(table, changes, old, new)
     stored = [column.name for column in table.stored_columns]
     same = unchanged_rows(
         [old[n] for n in stored], [new[n] for n in stored], effect.updated_old, effect.updated_new
@@ -78,13 +81,61 @@ def invert_changes(touched: TouchedTable) -> InverseChanges:
     )
 
 
-def _effect(table: Table, kinds: np.ndarray, old: Images, new: Images) -> NetEffect:
+def _effect(table: Table, changes: RawChanges, old: Images, new: Images) -> NetEffect:
     columns = {column.name: column for column in table.stored_columns}
     names = identity(table) or tuple(columns)
     codes = key_codes(
         *([comparable_keys(images[n], columns.get(n)) for n in names] for images in (old, new))
     )
-    return net_effect(kinds, *codes) if identity(table) else multiset_effect(*codes)
+    if not identity(table):
+        return multiset_effect(*codes)
+    ts = changes.commit_ts
+    if len(ts) and ts[0] != ts[-1]:
+        _check_follows(table, changes, codes, old, new)
+    return net_effect(changes.kinds, *codes)
+
+
+def _check_follows(
+    table: Table,
+    changes: RawChanges,
+    codes: tuple[np.ndarray, np.ndarray],
+    old: Images,
+    new: Images,
+) -> None:
+    """Raise UndoError for a change that didn't find its row as the last of these had left it.
+
+    Changes of several transactions may be a choice, and others in between are left out.
+    """
+    with_old = np.flatnonzero(changes.kinds != INSERT)
+    with_new = np.flatnonzero(changes.kinds != DELETE)
+    keys = np.concatenate(codes)
+    # two slots a change: its old image, then its new one
+    slots = np.concatenate((2 * with_old, 2 * with_new + 1))
+    places = np.concatenate((np.arange(len(with_old)), np.arange(len(with_new))))
+    order = np.lexsort((slots, keys))
+    keys, slots, places = keys[order], slots[order], places[order]
+    pairs = np.flatnonzero(keys[1:] == keys[:-1])
+    was_there, is_old = slots[pairs] % 2 == 1, slots[pairs + 1] % 2 == 0
+    follows = pairs[was_there & is_old]
+    stored = [column.name for column in table.stored_columns]
+    same = unchanged_rows(
+        [new[name] for name in stored],
+        [old[name] for name in stored],
+        places[follows],
+        places[follows + 1],
+    )
+    broken = np.concatenate((pairs[was_there != is_old], follows[~same])) + 1
+    if not len(broken):
+        return
+    first = broken[np.argmin(slots[broken])]
+    change, image = int(slots[first]) // 2, int(places[first])
+    row = row_text(new if slots[first] % 2 else old, identity(table), image)
+    raise UndoError(
+        f"{table.full_name} [{row}]: the change at commit_ts"
+        f" {tso.text(int(changes.commit_ts[change]))} found the row otherwise than the one before"
+        " it had left it: another change in between isn't among those to take back",
+        hint="take it back, too, with a wider --where, --kind or --table; or end before it",
+    )
 
 
 def _images_reversed(images: Images, places: np.ndarray) -> Images:

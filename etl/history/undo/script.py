@@ -1,4 +1,4 @@
-"""Write the transaction's inverse as one SQL script for the upstream."""
+"""Write the inverse of past changes as one SQL script for the upstream."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from sluice.etl.changes.formats.sql_scripts import printable_ascii
 from sluice.etl.changes.formats.sql_text import literal
 from sluice.etl.history.undo.inverse import InverseChanges
 from sluice.etl.history.undo.statements import TableUndoSql
-from sluice.etl.history.undo.transaction import PastTransaction
+from sluice.etl.history.undo.transaction import PastChanges
 from sluice.tidb import tso
 
 _MODE = "NO_AUTO_VALUE_ON_ZERO,ALLOW_INVALID_DATES"
@@ -20,7 +20,7 @@ def for_upstream(reverses: Sequence[InverseChanges]) -> list[TableUndoSql]:
     return [TableUndoSql(reverse, reverse.touched.now, exact_floats=True) for reverse in reverses]
 
 
-def script(transaction: PastTransaction, tables: Sequence[TableUndoSql]) -> Iterator[bytes]:
+def script(past: PastChanges, tables: Sequence[TableUndoSql]) -> Iterator[bytes]:
     """Yield the script line by line, or statement by statement.
 
     It ends without COMMIT: the operator compares two numbers first. Nothing that comes from rows or
@@ -28,8 +28,7 @@ def script(transaction: PastTransaction, tables: Sequence[TableUndoSql]) -> Iter
     """
     reverses = [table.reverse for table in tables]
     yield from (
-        b"-- " + line.encode("ascii", "backslashreplace")
-        for line in _heading(transaction, reverses)
+        b"-- " + line.encode("ascii", "backslashreplace") for line in _heading(past, reverses)
     )
     mode = _MODE
     if any(table.has_enum_without_element() for table in tables):
@@ -54,8 +53,14 @@ def script(transaction: PastTransaction, tables: Sequence[TableUndoSql]) -> Iter
     yield b"-- Without either nothing is changed."
 
 
-def _heading(transaction: PastTransaction, reverses: Sequence[InverseChanges]) -> Iterator[str]:
-    yield f"Takes back the transaction that was committed at {tso.text(transaction.commit_ts)}:"
+def _heading(past: PastChanges, reverses: Sequence[InverseChanges]) -> Iterator[str]:
+    if past.first_ts == past.last_ts and past.transactions == 1:
+        yield f"Takes back the transaction that was committed at {tso.text(past.last_ts)}:"
+    else:
+        yield (
+            f"Takes back row changes of {past.transactions:,} transactions that were committed at"
+            f" {tso.text(past.first_ts)} through {tso.text(past.last_ts)}:"
+        )
     for reverse in reverses:
         counts = (
             (len(next(iter(images.values()))), word)
@@ -71,10 +76,11 @@ def _heading(transaction: PastTransaction, reverses: Sequence[InverseChanges]) -
         if reverse.touched.added and reverse.rows:
             names = ", ".join(printable_ascii(column.name) for column in reverse.touched.added)
             yield f"    rows that come again have the defaults in columns added since: {names}"
-    if transaction.others:
-        yield (
-            f"  Not of {', '.join(map(printable_ascii, transaction.others))}, which it changed too."
-        )
+    if past.others:
+        who = "it" if past.transactions == 1 else "they"
+        yield f"  Not of {', '.join(map(printable_ascii, past.others))}, which {who} changed too."
+    if past.partial:
+        yield f"  {past.partial:,} of the transactions made other changes, which stay."
     yield (
         "For TiDB, the upstream: replication brings the replica what this does, as any other"
         " change."

@@ -40,19 +40,26 @@ class TouchedTable:
 
 
 @dataclass(slots=True)
-class PastTransaction:
-    """`others`: its tables that weren't asked for."""
+class PastChanges:
+    """Row changes of past transactions, which are taken back as one change.
 
-    commit_ts: int
-    start_ts: int
+    `first_ts`, `last_ts`: commit timestamps; `transactions`: how many; `others`: tables that they
+    changed, too, and that weren't asked for; `partial`: how many of them made row changes that
+    weren't.
+    """
+
     cluster_id: int
+    first_ts: int
+    last_ts: int
+    transactions: int = 1
     tables: list[TouchedTable] = field(default_factory=list)
     others: tuple[str, ...] = ()
+    partial: int = 0
 
 
 def read_transaction(
     past: HistoryLog, commit_ts: int, globs: Iterable[str] = (), start_ts: int = 0
-) -> PastTransaction:
+) -> PastChanges:
     """Read the transaction that was committed at `commit_ts`, and began at `start_ts` unless 0.
 
     Of its tables those whose name then fits a glob. Raises UndoError for what can't be taken back,
@@ -62,7 +69,7 @@ def read_transaction(
     ids = changes["table_id"].to_numpy()
     known = SchemaTimeline.from_window(window)
     wanted = only_tables(Filter(), tuple(globs))
-    read = PastTransaction(commit_ts, int(changes["start_ts"][0].as_py()), window.cluster_id)
+    read = PastChanges(window.cluster_id, commit_ts, commit_ts)
     then: dict[int, Table] = {}
     others = set()
     for table_id in dict.fromkeys(ids.tolist()):
@@ -78,8 +85,8 @@ def read_transaction(
             f"the transaction at commit_ts {tso.text(commit_ts)} changed no such table, but"
             f" {', '.join(sorted(others))}"
         )
-    _check_not_moved(RecordedSchema.from_window(window), changes, then)
-    now = _as_they_are(past, commit_ts, then)
+    check_not_moved(RecordedSchema.from_window(window), changes, then)
+    now = as_they_are(past, then, dict.fromkeys(then, commit_ts))
     read.others = tuple(sorted(others))
     read.tables = [
         TouchedTable(table, now[i][0], changes.filter(pa.array(ids == i)), now[i][1])
@@ -156,7 +163,7 @@ def _ddl_error(ddl: DdlJob) -> UndoError:
     )
 
 
-def _check_not_moved(schema: RecordedSchema, changes: pa.Table, then: dict[int, Table]) -> None:
+def check_not_moved(schema: RecordedSchema, changes: pa.Table, then: dict[int, Table]) -> None:
     """Raise UndoError for changes by a definition from before DDL that moved rows."""
     oldest = int(np.min(changes["schema_version"].to_numpy()))
     for move in schema.moved:
@@ -169,27 +176,28 @@ def _check_not_moved(schema: RecordedSchema, changes: pa.Table, then: dict[int, 
             )
 
 
-def _as_they_are(
-    past: HistoryLog, commit_ts: int, then: dict[int, Table]
+def as_they_are(
+    past: HistoryLog, then: dict[int, Table], changed_at: dict[int, int]
 ) -> dict[int, tuple[Table, tuple[Column, ...]]]:
     """Return the tables at the end of what has landed, each with its new columns.
 
-    Raises UndoError if rows of one of them can't be separated from the transaction's any more.
+    `changed_at`: commit timestamps from which on DDL of a table counts. Raises UndoError if rows of
+    one of them can't be separated from the changes any more.
     """
     now = dict(then)
-    for stretch in past.ranges(commit_ts, past.last):
+    for stretch in past.ranges(min(changed_at.values()), past.last):
         for window in stretch.windows():
             for ddl in RecordedSchema.from_window(window).ddls if window.ddls else ():
-                if ddl.commit_ts > commit_ts:
-                    _apply_ddl(ddl, now, commit_ts)
+                _apply_ddl(ddl, now, changed_at)
     return {i: (table, _added(then[i], table)) for i, table in now.items()}
 
 
-def _apply_ddl(ddl: DdlJob, now: dict[int, Table], commit_ts: int) -> None:
+def _apply_ddl(ddl: DdlJob, now: dict[int, Table], changed_at: dict[int, int]) -> None:
     for table_id, after in ddl.effect.tables.items():
         before = now.get(table_id)
-        if before is None:
+        if before is None or ddl.commit_ts <= changed_at[table_id]:
             continue
+        commit_ts = changed_at[table_id]
         statement = " ".join(ddl.query.split())[:_MAX_STATEMENT_CHARS]
         if after is None or ddl.type in MOVES_ROWS or ddl.type == Action.TRUNCATE_TABLE:
             raise UndoError(
@@ -197,9 +205,9 @@ def _apply_ddl(ddl: DdlJob, now: dict[int, Table], commit_ts: int) -> None:
                 f" its rows since: {statement}",
                 hint=restore_hint(commit_ts, before.full_name),
             )
-        meanings = {column.id: _meaning(column) for column in after.columns if column.public}
+        meanings = {column.id: column_meaning(column) for column in after.columns if column.public}
         for column in before.columns:
-            if column.public and meanings.get(column.id) != _meaning(column):
+            if column.public and meanings.get(column.id) != column_meaning(column):
                 raise UndoError(
                     f"{before.full_name}: DDL at commit_ts {tso.text(ddl.commit_ts)} removed or"
                     f" changed its column {column.name} since: {statement}",
@@ -208,7 +216,8 @@ def _apply_ddl(ddl: DdlJob, now: dict[int, Table], commit_ts: int) -> None:
         now[table_id] = after
 
 
-def _meaning(column: Column) -> tuple[object, ...]:
+def column_meaning(column: Column) -> tuple[object, ...]:
+    """Return what values of a column mean, beside its default and its place."""
     return (
         column.name,
         column.tp,

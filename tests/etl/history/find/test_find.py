@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections import Counter
 from dataclasses import replace
@@ -142,9 +143,60 @@ def test_what_is_in_neither_of_them_is_named(shop: str, tmp_path: Path) -> None:
         HistoryLog.open(settings)
 
 
-def test_spark_finds_what_is_found_here(shop: str, spark_remote: str) -> None:
+@pytest.mark.parametrize(
+    "group", [("minute",), ("table",), ("shape",), ("minute", "table", "shape"), ("table", "shape")]
+)
+def test_groups_hold_what_the_log_holds_of_them(shop: str, group: tuple[Any, ...]) -> None:
+    relay = RelayLog.open(shop)
+    names: dict[int, str] = {}
+    for window in relay.windows(0):
+        names |= {int(i): f"{t['schema_name']}.{t['name']}" for i, t in window.tables.items()}
+    transactions: dict[tuple[int, int], list[tuple[str, int]]] = {}
+    for change in relay.read(relay.windows(0)).to_pylist():
+        name = names.get(change["table_id"], "")
+        if name.startswith("bank."):
+            at = change["commit_ts"], change["start_ts"]
+            transactions.setdefault(at, []).append((name, change["kind"]))
+    verbs = {INSERT: "insert", UPDATE: "update", DELETE: "delete"}
+    order = {INSERT: 0, UPDATE: 1, DELETE: 2}
+    expected: dict[tuple[int, str, str], Counter[Any]] = {}
+    for (commit_ts, start_ts), changes in transactions.items():
+        distinct = sorted(set(changes), key=lambda one: (one[0], order[one[1]]))
+        shape = ", ".join(f"{verbs[kind]} {name}" for name, kind in distinct)
+        for name, kind in changes:
+            minute = (commit_ts >> 18) // 60_000 * 60_000 << 18
+            key = (
+                minute if "minute" in group else 0,
+                name if "table" in group else "",
+                shape if "shape" in group else "",
+            )
+            counts = expected.setdefault(key, Counter())
+            counts[kind] += 1
+            counts[commit_ts, start_ts] = 1
+    found = look(settings_of(shop), tables=("bank.*",), group=group)
+    assert not found.transactions
+    assert {
+        one.key: (one.transactions, one.inserts, one.updates, one.deletes) for one in found.groups
+    } == {
+        key: (
+            len([each for each in counts if isinstance(each, tuple)]),
+            *(counts[k] for k in verbs),
+        )
+        for key, counts in expected.items()
+    }
+    for one in found.groups:
+        stamps = [each[0] for each in expected[one.key] if isinstance(each, tuple)]
+        assert (one.first_ts, one.last_ts) == (min(stamps), max(stamps))
+
+
+@pytest.mark.parametrize("group", [(), ("minute", "table")])
+def test_spark_finds_what_is_found_here(
+    shop: str, spark_remote: str, group: tuple[Any, ...]
+) -> None:
     query = SearchQuery(
-        0, ALL, ("bank.*",), ("update", "delete"), "id BETWEEN 1 AND 40 OR uid = 7", "size", 20
+        *(0, ALL, ("bank.*",), ("update", "delete")),
+        *("id BETWEEN 1 AND 40 OR uid = 7", "size", 20),
+        group=group,
     )
     here = search(settings_of(shop), query)
     told: list[int] = []
@@ -278,6 +330,14 @@ def test_the_command_shows_times_in_a_zone_and_json_for_scripts(
     assert first["transaction"]["rows"] == 12
     assert first["transaction"]["time"].endswith("+00:00")
     assert counts["counts"]["transactions"] > 100
+    code, out, err = ran(*wanted, "--group", "table", "--group", "minute", "--zone", "Asia/Kolkata")
+    assert code == 0 and "more aren't shown" in err
+    assert re.match(
+        r"\d{4}-\d\d-\d\d \d\d:\d\d  bank\.cart: [\d,]+ deleted in [\d,]+ transactions\n    \d+  ",
+        out,
+    )
+    code, out, _ = ran(*wanted, "--group", "shape", "--json")
+    assert json.loads(out.splitlines()[0])["group"]["shape"].startswith("delete bank.cart")
     assert ran("--since", "2026-01-02T00:00:00", "--until", "2026-01-01T00:00:00")[0] == 2
     assert ran("--zone", "Atlantis")[0] == 2
     assert ran("--where", "no such")[0] == 1

@@ -12,7 +12,7 @@ from typing import Any
 from sluice.etl.history.history_log import HistoryLog
 from sluice.etl.history.undo import (
     DryRun,
-    PastTransaction,
+    PastChanges,
     TableUndoSql,
     dry_run,
     invert_changes,
@@ -25,17 +25,20 @@ from tests.etl.mariadb_fixture import MariaDBServer
 State = dict[str, Counter[tuple[Any, ...]]]
 
 
-def read(
-    settings: Settings, commit_ts: int, *globs: str
-) -> tuple[PastTransaction, list[TableUndoSql]]:
+def read(settings: Settings, commit_ts: int, *globs: str) -> tuple[PastChanges, list[TableUndoSql]]:
     """The transaction, and its opposite under the names that the replica has."""
     transaction = read_transaction(HistoryLog.open(settings), commit_ts, globs)
+    return transaction, downstream_sql(settings, transaction)
+
+
+def downstream_sql(settings: Settings, changes: PastChanges) -> list[TableUndoSql]:
+    """The opposite of changes under the names that the replica has."""
     tables = []
-    for table in transaction.tables:
+    for table in changes.tables:
         goal = settings.routes.target(table.now.schema_name, table.now.name)
         named = replace(table.now, schema_name=goal.schema, name=goal.table)
         tables.append(TableUndoSql(invert_changes(table), named, exact_floats=False))
-    return transaction, tables
+    return tables
 
 
 def take_back(
@@ -45,10 +48,15 @@ def take_back(
 
     Committed only if they are the same.
     """
+    return run_script(server, script(*read(settings, commit_ts, *globs)))
+
+
+def run_script(server: MariaDBServer, lines: Iterable[bytes]) -> tuple[int, int]:
+    """As `take_back`."""
     connection = server.connect()
     try:
         with connection.cursor() as cursor:
-            for line in script(*read(settings, commit_ts, *globs)):
+            for line in lines:
                 # which is TiDB's alone
                 if not line.startswith((b"--", b"SET SESSION allow_auto_random")):
                     cursor.execute(line)
