@@ -76,8 +76,9 @@ class RunFolder:
         if free > self._spare_bytes:
             return ""
         return (
-            f"the disk of '{self._path}': {free >> 20} MiB are free, and temporary files are written"
-            f" only while more than {self._spare_bytes >> 20} MiB are (stop-write-at-available-space)"
+            f"the disk of '{self._path}': {free >> 20} MiB are free, and temporary files are"
+            f" written only while more than {self._spare_bytes >> 20} MiB are"
+            " (stop-write-at-available-space)"
         )
 
     def free_bytes(self) -> int:
