@@ -1,4 +1,4 @@
-"""Check that a worker has the client's Python, pyspark and Sluice, and Sluice's dependencies.
+"""Check that a worker has the client's Python, Sluice and minor pyspark, and what they need.
 
 The check runs once in each worker process, before anything of the job is imported, so the error
 names the host and the difference, and isn't an ImportError somewhere.
@@ -73,7 +73,13 @@ def _version_fits(name: str, here: str, want: str) -> bool:
         return bool(here)
     if name in _SAME_MAJOR:
         return here.partition(".")[0] == want.partition(".")[0]
+    if name in _SAME_VERSION:  # patches and vendors' builds of a minor version have its protocol
+        return _minor(here) == _minor(want)
     return here == want
+
+
+def _minor(version: str) -> list[str]:
+    return version.partition("+")[0].split(".")[:2]
 
 
 _checked_versions: set[tuple[tuple[str, str], ...]] = set()

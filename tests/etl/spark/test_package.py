@@ -86,6 +86,18 @@ def test_minor_versions_of_what_is_not_shared_may_differ() -> None:
     assert mismatches(here, wanted) == ["no obstore"]
 
 
+@pytest.mark.parametrize("there", ["4.3.0", "4.3.1", "4.3.0+amzn.0", "4.3.0.dev1"])
+def test_patches_and_vendors_builds_of_the_same_spark_fit(there: str) -> None:
+    assert mismatches({"pyspark": there}, {"pyspark": "4.3.0"}) == []
+
+
+@pytest.mark.parametrize("there", ["4.2.0", "4.30.0", "5.3.0", "4.2.3+amzn.0"])
+def test_another_minor_version_of_spark_does_not_fit(there: str) -> None:
+    assert mismatches({"pyspark": there}, {"pyspark": "4.3.0"}) == [
+        f"pyspark {there} in place of 4.3.0"
+    ]
+
+
 @pytest.mark.parametrize(
     ("master", "remote", "here"),
     [
