@@ -110,7 +110,7 @@ def open_lake_dataset(settings: Settings, ts: int, names: Sequence[str]) -> Iter
     single = upstream_names(settings, ts, {name for name in names if name != REPLICATION})
     past = tables_as_of(settings, ts, [exactly(name) for name in sorted(single.values())])
     with (
-        as_frames(past, settings.spark) as frames,
+        as_frames(past, settings.spark.for_batch()) as frames,
         _as_active_session(frames),
     ):
         yield LakeDataset(frames, past.tables, single, ts)

@@ -179,12 +179,14 @@ class BootstrapSession:
         """Return the maker of loads on Spark, which is waited for."""
         settings, role = self._settings, self._settings.spark_role("copy")
         spark = SparkLoadMaker(
-            SessionTarget(settings.spark, role, settings.relay.url), self._source.spec()
+            SessionTarget(settings.spark.for_batch(), role, settings.relay.url), self._source.spec()
         )
         self._stack.callback(spark.close)
         if on_progress is not None:
             on_progress(
-                CopyProgressCounts(doing=f"waiting for Spark at {self._settings.spark.remote}")
+                CopyProgressCounts(
+                    doing=f"waiting for Spark at {self._settings.spark.for_batch().remote}"
+                )
             )
         spark.connect()
         return spark

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
 from sluice.etl.settings.errors import SettingsError
@@ -78,9 +78,32 @@ class Spark:
     those that a session can set, and refuses a server that was started with others.
     """
 
+    batch: dict[str, str | int | bool] = field(default_factory=dict)
+    """Keys of this section that are others for all but landing and applying, such as `remote`.
+
+    So a large as-of, a copy or a compaction takes no core that replication waits for.
+    """
+
+    def for_batch(self) -> Spark:
+        """Return the server for work that may take long: with the keys of ``[spark.batch]``."""
+        own = {key.replace("-", "_"): value for key, value in self.batch.items()}
+        return replace(self, **own, batch={})  # type: ignore[arg-type] # `check` has looked
+
+    def _check_batch(self) -> None:
+        known = {each.name: type(each.default) for each in fields(self)}
+        for key, value in self.batch.items():
+            kind = known.get(key.replace("-", "_"))
+            if kind not in (str, bool) or "_" in key:
+                raise ValueError(f"unknown key [spark.batch] {key}")
+            if type(value) is not kind:
+                raise ValueError(f"[spark.batch] {key} = {value!r}: a {kind.__name__} expected")
+        if self.batch:
+            self.for_batch().check()
+
     def check(self) -> None:
         """Check the section. Raises ValueError, which names the key."""
         self._check_remote()
+        self._check_batch()
         if not _MASTER.fullmatch(self.master):
             raise ValueError(
                 f"[spark] master = {self.master!r}: local[*], spark://host:7077, yarn,"

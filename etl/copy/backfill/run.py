@@ -240,7 +240,7 @@ def run_backfill(
         request, plan = _request_of(job)
         if read is None:
             on_spark = SessionTarget(
-                settings.spark, settings.spark_role("backfill"), settings.relay.url
+                settings.spark.for_batch(), settings.spark_role("backfill"), settings.relay.url
             )
             spark = SparkChunkReader(on_spark, place.upstream.address)
             stack.callback(spark.close)

@@ -334,5 +334,7 @@ class Archiver:
 
 def _on_spark(settings: Settings, role: str) -> SparkSegmentBuilder:
     work = BuildSegments.from_settings(settings, settings.relay.url)
-    place = SessionTarget(settings.spark, role, settings.relay.url, (settings.archive_url,))
+    place = SessionTarget(
+        settings.spark.for_batch(), role, settings.relay.url, (settings.archive_url,)
+    )
     return SparkSegmentBuilder(place, work)

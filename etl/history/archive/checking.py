@@ -75,7 +75,9 @@ def check(
     summary = CheckSummary()
     work = ReadSegments(settings.archive_url)
     jobs = jobs or SparkSegmentBuilder(
-        SessionTarget(settings.spark, BATCH, settings.archive_url), work, tasks=TASK_SCHEMA
+        SessionTarget(settings.spark.for_batch(), BATCH, settings.archive_url),
+        work,
+        tasks=TASK_SCHEMA,
     )
     with contextlib.closing(jobs), ThreadPoolExecutor(settings.archive.worker_count) as threads:
         segments = _chain(Archive.open(settings.archive_url), from_ts, to_ts, summary)

@@ -92,7 +92,10 @@ class _CompactionRun:
         self._open_jobs = Jobs.for_pipeline(settings.open_relay())
         work = BuildSegments.from_settings(settings, settings.archive_url)
         jobs = jobs or SparkSegmentBuilder(
-            SessionTarget(settings.spark, settings.spark_role(ROLE), settings.archive_url), work
+            SessionTarget(
+                settings.spark.for_batch(), settings.spark_role(ROLE), settings.archive_url
+            ),
+            work,
         )
         self._queue = SegmentQueue(jobs, work, at_once=1)
         self._waiting = RetryBackoff(log, "compacting the archive")

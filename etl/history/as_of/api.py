@@ -214,7 +214,9 @@ def _build_query(
     ids: dict[int, str] = {}
     asked = plan_query(archive.log, _snapshots(archive, moments[0], ids), moments, tables, ignored)
     used = tuple(ids[ts] for ts in asked.snapshots)
-    return TimeTravelQuery(url, asked, used, run or SparkExecution(settings.spark, url), moments)
+    return TimeTravelQuery(
+        url, asked, used, run or SparkExecution(settings.spark.for_batch(), url), moments
+    )
 
 
 def _snapshots(archive: Archive, moment: int, ids: dict[int, str]) -> Iterator[SnapshotStart]:

@@ -120,7 +120,7 @@ class _RangeSearch:
         if first is None:
             return
         calls = JobCalls(
-            SessionTarget(self._settings.spark, BATCH, self._range.url),
+            SessionTarget(self._settings.spark.for_batch(), BATCH, self._range.url),
             FindInWindows(self._range.url, self._query.to_json()),
             _JOB_TIMEOUT_S,
         )

@@ -237,7 +237,7 @@ class _SnapshotJob:
         function = WriteChunks(dict(self._plan.spec), settings.archive_url)
         calls = JobCalls(
             SessionTarget(
-                settings.spark,
+                settings.spark.for_batch(),
                 settings.spark_role("snapshot"),
                 settings.relay.url,
                 (settings.archive_url, *source_url(self._plan.spec)),
@@ -246,7 +246,7 @@ class _SnapshotJob:
             WRITE_TIMEOUT_S,
         )
         stack.callback(calls.close)
-        self._set_activity(f"waiting for Spark at {settings.spark.remote}")
+        self._set_activity(f"waiting for Spark at {settings.spark.for_batch().remote}")
         calls.connect()
         return calls
 

@@ -138,7 +138,7 @@ def run_repair(settings: Settings, job: Job, run: JobRun, prepare: Prepare | Non
         if prepare is None:
             options, role = latest_rows_options(settings, request), f"reapply {job.id}"
             prepare = SparkPreparer(
-                SessionTarget(settings.spark, role, settings.relay.url), options
+                SessionTarget(settings.spark.for_batch(), role, settings.relay.url), options
             )
             stack.callback(prepare.close)
         touched = ChangedKeys(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +89,37 @@ def test_settings_of_spark_s_need_no_quotes_and_are_texts_for_spark(tmp_path: Pa
         "spark.executor.cores": "2",
         "spark.dynamicAllocation.enabled": "true",
     }
+
+
+def test_what_may_take_long_has_the_server_of_spark_batch_and_replication_the_other(
+    tmp_path: Path,
+) -> None:
+    config = tmp_path / "sluice.toml"
+    config.write_text(
+        '[upstream]\npd-urls = "http://pd"\n[relay]\nurl = "s3://b/r"\n[downstream]\nhost = "db"\n'
+        '[spark]\nremote = "sc://here:1"\nssl = true\ntoken-env = "A"\n'
+        '[spark.batch]\nremote = "sc://there:2"\ntoken-env = "B"\n'
+    )
+    both = load_settings(config).spark
+    batch = both.for_batch()
+    assert (both.remote, both.token_env) == ("sc://here:1", "A")
+    assert (batch.remote, batch.token_env, batch.ssl) == ("sc://there:2", "B", True)
+    assert batch.for_batch() == batch
+    assert spark().for_batch() == spark()
+
+
+@pytest.mark.parametrize(
+    ("batch", "named"),
+    [
+        ({"remotes": "sc://x:1"}, "unknown key [spark.batch] remotes"),
+        ({"conf": "x"}, "unknown key [spark.batch] conf"),
+        ({"ssl": "yes"}, "[spark.batch] ssl = 'yes': a bool expected"),
+        ({"remote": "http://x"}, "http://x"),
+    ],
+)
+def test_a_key_of_spark_batch_that_means_nothing_is_refused(batch: dict, named: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(named)):
+        spark(batch=batch).check()
 
 
 def test_the_token_is_read_where_the_settings_say(
