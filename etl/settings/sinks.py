@@ -26,8 +26,8 @@ _RESERVED_OPTIONS = {
     "enable.auto.commit",
 }
 _MAX_MESSAGE_BYTES = 1_000_000_000
-_FORMATS_TO_COME = ("debezium-avro", "simple")
-_WITH_REGISTRY = ("avro",)
+_FORMATS_TO_COME = ("simple",)
+_WITH_REGISTRY = ("avro", "debezium-avro")
 _WITH_ZONE = ("canal-json", "open-protocol", "avro")
 """Formats whose TIMESTAMPs are in a zone that can be set."""
 _WITH_WATERMARKS = ("canal-json", "debezium-json", "open-protocol")
@@ -83,7 +83,7 @@ class Kafka:
     """How long brokers may take to answer before the connection is made again, in s."""
     format: str = BINLOG
     """``binlog``: TiDB Binlog's protobuf, one message a transaction. Others have a message a row
-    change: ``canal-json``, ``debezium-json``, ``open-protocol``.
+    change: ``canal-json``, ``debezium-json``, ``debezium-avro``, ``avro``, ``open-protocol``.
     """
     fidelity: str = LOSSLESS
     """``lossless``, or ``as-ticdc``: TiCDC's values also where they lose something."""
@@ -192,9 +192,13 @@ class Kafka:
             )
         if self.watermark_interval_s and not self.tidb_extension:
             raise ValueError("[kafka] watermark-interval-s needs tidb-extension = true")
-        if self.format == "debezium-json" and self.time_zone != "UTC":
+        if self.format.startswith("debezium") and self.time_zone != "UTC":
             raise ValueError(
-                f"[kafka] time-zone = {self.time_zone!r}: format = 'debezium-json' has UTC"
+                f"[kafka] time-zone = {self.time_zone!r}: format = {self.format!r} has UTC"
+            )
+        if self.format == "debezium-avro" and self.fidelity != LOSSLESS:
+            raise ValueError(
+                f"[kafka] fidelity = {self.fidelity!r}: format = 'debezium-avro' is lossless alone"
             )
         self._check_registry()
         if self.format in _WITH_ZONE and self.fidelity == LOSSLESS:

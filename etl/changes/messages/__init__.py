@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from sluice.etl.changes.messages.avro import Avro, resolved
 from sluice.etl.changes.messages.canal_json import CanalJson
+from sluice.etl.changes.messages.debezium_avro import DebeziumAvro
 from sluice.etl.changes.messages.debezium_json import DebeziumJson
 from sluice.etl.changes.messages.message import (
     AS_TICDC,
@@ -40,6 +41,7 @@ BINLOG = "binlog"
 _ENCODERS: dict[str, Callable[[MessageFormat], Encoder]] = {
     "avro": Avro,
     "canal-json": CanalJson,
+    "debezium-avro": DebeziumAvro,
     "debezium-json": DebeziumJson,
     "open-protocol": OpenProtocol,
 }

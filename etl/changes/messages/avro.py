@@ -19,8 +19,15 @@ from typing import Any
 
 import pyarrow as pa
 
-from sluice.etl.changes.messages.avro_binary import long_text, longs, record, sized_text
-from sluice.etl.changes.messages.avro_schemas import Field, avro_name, fields_of, record_schema
+from sluice.etl.changes.messages.avro_binary import longs, record, sized_text
+from sluice.etl.changes.messages.avro_schemas import (
+    NULL,
+    PRESENT,
+    Field,
+    avro_name,
+    fields_of,
+    record_schema,
+)
 from sluice.etl.changes.messages.key_changes import KeyedEncoder
 from sluice.etl.changes.messages.message import (
     Images,
@@ -28,6 +35,7 @@ from sluice.etl.changes.messages.message import (
     MessageFormat,
     RowBatch,
     handle_key,
+    shown_columns,
 )
 from sluice.etl.changes.steps import ChangeError, MessageSchema
 from sluice.relay import DELETE, INSERT, UPDATE
@@ -44,7 +52,6 @@ _EXTENSION = (
     {"name": "_tidb_commit_ts", "type": "long", "default": 0},
     {"name": "_tidb_commit_physical_time", "type": "long", "default": 0},
 )
-_NULL, _PRESENT = long_text(0), long_text(1)
 
 
 class SchemaNumbers:
@@ -88,7 +95,7 @@ class Avro(KeyedEncoder):
 
     def table_schemas(self, table: Table) -> list[MessageSchema]:
         """Return the schemas that messages of a table have."""
-        columns = [column for column in table.stored_columns if not column.hidden]
+        columns = shown_columns(table)
         key = [column for column in columns if column.name in handle_key(table)]
         found = [self._value_schema(table, self._fields(columns))]
         return [self._key_schema(table, self._fields(key)), *found] if key else found
@@ -125,10 +132,10 @@ class Avro(KeyedEncoder):
             ]
         if self._lossless:
             if batch.kind == INSERT:
-                parts.append(_NULL)
+                parts.append(NULL)
             else:
                 before = (field.values(batch.old) for field in fields)
-                parts += [_PRESENT, *before]
+                parts += [PRESENT, *before]
         return record(parts, len(batch))
 
     def _fields(self, columns: Sequence[Column]) -> list[Field]:

@@ -24,6 +24,7 @@ from sluice.etl.changes.messages.avro_binary import (
     decimal_bytes,
     decimal_number,
     doubles,
+    long_text,
     longs,
     number_bytes,
     optional,
@@ -36,6 +37,8 @@ from sluice.tidb.codec.column_value import missing_value
 from sluice.tidb.codec.errors import CodecError
 from sluice.tidb.schema import Column, Table
 
+NULL, PRESENT = long_text(0), long_text(1)
+"""Branches of a union that begins with null."""
 NAMESPACE = "default"
 """The changefeed's namespace, as TiCDC has it."""
 
@@ -110,7 +113,7 @@ class Field:
             case "float" | "double":
                 return doubles(array)
             case "decimal":
-                return sized(decimal_bytes(array, _precision(column), _scale(column)))
+                return sized(decimal_bytes(array, precision_of(column), scale_of(column)))
             case "bit":
                 return sized(number_bytes(array))
             case "enum" | "set":
@@ -144,8 +147,8 @@ class Field:
         elif kind == "decimal":
             found |= {
                 "logicalType": "decimal",
-                "precision": _precision(column),
-                "scale": _scale(column),
+                "precision": precision_of(column),
+                "scale": scale_of(column),
             }
         if self.lossless and kind == "timestamp":
             parameters["time_zone"] = self.time_zone
@@ -174,7 +177,7 @@ class Field:
         column = self.column
         match column.kind:
             case "decimal":
-                return decimal_number(value, _scale(column)).decode("latin-1")
+                return decimal_number(value, scale_of(column)).decode("latin-1")
             case "bit":
                 return value.to_bytes(max(1, (value.bit_length() + 7) // 8), "big").decode(
                     "latin-1"
@@ -190,7 +193,7 @@ def fields_of(columns: Sequence[Column], *, lossless: bool, time_zone: str) -> l
     """Return the columns as fields; two whose names Avro takes for one get numbers."""
     return [
         Field(name, column, lossless, time_zone)
-        for name, column in zip(_field_names(columns), columns, strict=True)
+        for name, column in zip(field_names(columns), columns, strict=True)
     ]
 
 
@@ -210,7 +213,8 @@ def avro_name(name: str) -> str:
     return "_" + found if found[:1].isdigit() else found
 
 
-def _field_names(columns: Sequence[Column]) -> Iterator[str]:
+def field_names(columns: Sequence[Column]) -> Iterator[str]:
+    """Yield names that Avro allows; two that it takes for one get numbers."""
     given: set[str] = set()
     for column in columns:
         name, number = avro_name(column.name), 2
@@ -220,9 +224,11 @@ def _field_names(columns: Sequence[Column]) -> Iterator[str]:
         yield name
 
 
-def _precision(column: Column) -> int:
+def precision_of(column: Column) -> int:
+    """Return the digits of a DECIMAL."""
     return column.flen if column.flen > 0 else _DECIMAL_PRECISION
 
 
-def _scale(column: Column) -> int:
+def scale_of(column: Column) -> int:
+    """Return the fraction digits of a DECIMAL."""
     return max(0, column.decimal)

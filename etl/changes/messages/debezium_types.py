@@ -1,4 +1,4 @@
-"""Give columns the values and the schemas that Debezium's connector for MySQL gives them.
+"""Give columns the values that Debezium's connector for MySQL gives them.
 
 Lossless, DECIMAL and BIGINT UNSIGNED are text. As TiCDC, DECIMAL is a double, BIGINT UNSIGNED an
 int64 that wraps. Zero dates and dates that don't exist have no number in either: they are null, in
@@ -7,7 +7,7 @@ a column that is NOT NULL 1970-01-01, as in Debezium.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -27,21 +27,10 @@ from sluice.tidb import column_types as types
 from sluice.tidb.codec.columnar import from_values
 from sluice.tidb.schema import Column
 
-_MILLI_FSP = 3
+MILLI_FSP = 3
 """Up to so many fraction digits a DATETIME is in ms, with more in us."""
 _DAY_MICROS = 86_400_000_000
 _MOMENT_WIDTH = len("2024-05-25 05:09:29.500000")
-_INT16 = (types.TINYINT, types.SMALLINT)
-_PLAIN = {"year": "int32", "date": "int32", "datetime": "int64", "time": "int64"}
-_NAMES = {
-    "enum": "io.debezium.data.Enum",
-    "set": "io.debezium.data.EnumSet",
-    "json": "io.debezium.data.Json",
-    "date": "io.debezium.time.Date",
-    "time": "io.debezium.time.MicroTime",
-    "timestamp": "io.debezium.time.ZonedTimestamp",
-    "year": "io.debezium.time.Year",
-}
 
 
 def json_values(column: Column, array: pa.Array, *, lossless: bool) -> pa.LargeBinaryArray:
@@ -66,7 +55,7 @@ def connect_values(column: Column, array: pa.Array, *, lossless: bool) -> pa.Arr
     Of DECIMAL it is text. Nulls are null, and dates that have no number may be.
     """
     match column.kind:
-        case "int" if _is_large(column):
+        case "int" if is_large(column):
             return array.cast(pa.large_string()) if lossless else _wrapped(array)
         case "bit":
             return _bits(column, array)
@@ -92,62 +81,8 @@ def element_texts(column: Column, array: pa.Array) -> pa.Array:
     return _by_distinct(array, text, pa.large_string())
 
 
-def field_schema(column: Column, *, lossless: bool) -> dict[str, Any]:
-    """Return a column's schema as Kafka Connect writes it."""
-    schema: dict[str, Any] = {"type": _type_name(column, lossless=lossless)}
-    schema["optional"] = not column.not_null
-    name, parameters = _NAMES.get(column.kind, ""), {}
-    if column.kind == "datetime":
-        unit = "Timestamp" if column.fsp <= _MILLI_FSP else "MicroTimestamp"
-        name = f"io.debezium.time.{unit}"
-    elif column.kind == "bit" and column.flen > 1:
-        name, parameters = "io.debezium.data.Bits", {"length": str(column.flen)}
-    elif column.kind in ("enum", "set"):
-        allowed = (element.replace(",", "\\,") for element in column.elems)
-        parameters = {"allowed": ",".join(allowed)}
-    if name:
-        schema |= {"name": name, "version": 1}
-    if parameters:
-        schema["parameters"] = parameters
-    schema["field"] = column.name
-    return schema
-
-
-def row_schema(
-    columns: Sequence[Column], name: str, *, optional: bool, lossless: bool
-) -> dict[str, Any]:
-    """Return the schema of a row of these columns."""
-    return {
-        "type": "struct",
-        "optional": optional,
-        "name": name,
-        "fields": [field_schema(column, lossless=lossless) for column in columns],
-    }
-
-
-def _type_name(column: Column, *, lossless: bool) -> str:
-    match column.kind:
-        case "int" if _is_large(column):
-            return "string" if lossless else "int64"
-        case "int":
-            small = column.tp in _INT16 and not (column.unsigned and column.tp == types.SMALLINT)
-            large = column.tp == types.BIGINT or (column.unsigned and column.tp == types.INT)
-            return "int16" if small else "int64" if large else "int32"
-        case "float":
-            return "double" if column.decimal >= 0 and not lossless else "float"
-        case "double":
-            return "double"
-        case "decimal":
-            return "string" if lossless else "double"
-        case "bit":
-            return "bytes" if column.flen > 1 else "boolean"
-        case "binary":
-            return "bytes" if lossless else "string"
-        case kind:
-            return _PLAIN.get(kind, "string")
-
-
-def _is_large(column: Column) -> bool:
+def is_large(column: Column) -> bool:
+    """Return whether a column's numbers may be too large for an int64."""
     return column.unsigned and column.tp == types.BIGINT
 
 
@@ -173,7 +108,7 @@ def _moments(column: Column, array: pa.Array) -> pa.Array:
         found, epoch = join(iso.cast(BINARY), b"Z").cast(array.type), "1970-01-01T00:00:00Z"
     else:
         if column.kind == "datetime":
-            days = (days * _DAY_MICROS + micros) // (1000 if column.fsp <= _MILLI_FSP else 1)
+            days = (days * _DAY_MICROS + micros) // (1000 if column.fsp <= MILLI_FSP else 1)
         found = pa.array(days)
     if column.not_null:
         found = pc.if_else(pa.array(exist), found, pa.scalar(epoch, found.type))

@@ -100,7 +100,7 @@ class RowBatch:
     @property
     def columns(self) -> list[Column]:
         """Return the columns that messages have."""
-        return [column for column in self.table.stored_columns if not column.hidden]
+        return shown_columns(self.table)
 
     def as_kind(self, kind: int) -> RowBatch:
         """Return the halves of updates that are deletes or inserts."""
@@ -151,6 +151,11 @@ class Encoder(ABC):
     @abstractmethod
     def watermark(self, commit_ts: int, built_ms: int) -> list[Message]:
         """Return the messages that promise that all through `commit_ts` (TSO) was sent."""
+
+
+def shown_columns(table: Table) -> list[Column]:
+    """Return the columns that messages have."""
+    return [column for column in table.stored_columns if not column.hidden]
 
 
 def ungiven(column: Column) -> ChangeError:

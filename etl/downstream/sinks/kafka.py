@@ -92,7 +92,7 @@ class KafkaSink(BinlogSink):
             return
         self._register(ddl)
         for message in self._encoder.ddl(ddl, int(time.time() * 1000)):
-            self._send(message)
+            self._send(self._identified(message, self._encoder.schemas, self._client.topic))
 
     def _write_records(self, data: memoryview, detail: TransactionDetail) -> None:
         if self._encoder is not None:

@@ -123,6 +123,10 @@ KAFKA = '[downstream]\ntype = "kafka"\n[kafka]\nbrokers = "a:1"\nsavepoint = "/s
             r"\[kafka\] registry-url = '': format = 'avro' needs a schema registry",
         ),
         (
+            f'{KAFKA}format = "debezium-avro"\nregistry-url = "http://c"\nfidelity = "as-ticdc"\n',
+            r"\[kafka\] fidelity = 'as-ticdc': format = 'debezium-avro' is lossless alone",
+        ),
+        (
             f'{KAFKA}format = "avro"\nregistry-url = "http://a:b@c"\n',
             r"\[kafka\] registry-url must not hold a password",
         ),
@@ -140,7 +144,7 @@ KAFKA = '[downstream]\ntype = "kafka"\n[kafka]\nbrokers = "a:1"\nsavepoint = "/s
         ),
         (
             f'{KAFKA}format = "canal-json"\nregistry-url = "http://c"\n',
-            r"\[kafka\] registry-url is for format = 'avro', not for 'canal-json'",
+            r"\[kafka\] registry-url is for format = 'avro' or 'debezium-avro', not for 'canal",
         ),
         (f'{KAFKA}format = "csv"\n', r"\[kafka\] format = 'csv'; must be one of binlog"),
         (

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from sluice.etl.changes.messages import MessageFormat
 from tests.etl.changes.messages.avro_reader import AvroReader
 from tests.etl.changes.messages.canal_reader import CanalReader
+from tests.etl.changes.messages.debezium_avro_reader import DebeziumAvroReader
 from tests.etl.changes.messages.debezium_reader import DebeziumReader
 from tests.etl.changes.messages.open_reader import OpenReader
 from tests.etl.changes.messages.recorded_messages import Reader
@@ -19,5 +20,6 @@ READERS: dict[str, tuple[MessageFormat, Callable[[], Reader]]] = {
     ),
     "open-protocol": (MessageFormat("open-protocol"), OpenReader),
     "avro": (MessageFormat("avro"), AvroReader),
+    "debezium-avro": (MessageFormat("debezium-avro"), DebeziumAvroReader),
     "debezium-json": (MessageFormat("debezium-json", with_schema=True), DebeziumReader),
 }

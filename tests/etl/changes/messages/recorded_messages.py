@@ -64,7 +64,7 @@ def messages_of(relay: RelayLog, options: MessageFormat) -> Iterator[Message]:
         if step.kind == "transaction":
             yield from identified(split_frames(step.payload), step.detail.schemas)
         elif step.kind == "ddl":
-            yield from encoder.ddl(step.detail, BUILT_MS)
+            yield from identified(encoder.ddl(step.detail, BUILT_MS), encoder.schemas)
 
 
 def rebuilt(changes: Iterable[Change | None]) -> dict[str, Counter[Any]]:

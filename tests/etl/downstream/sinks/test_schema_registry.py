@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import secrets
 from collections.abc import Iterator
@@ -132,11 +131,12 @@ def test_what_is_no_registry_is_named(registry: Registry) -> None:
 @pytest.mark.skipif(
     not os.environ.get("SLUICE_TEST_REGISTRY"), reason="for `make test-kafka`: a real registry"
 )
-def test_a_real_registry_takes_compatible_changes_and_refuses_others() -> None:
+@pytest.mark.parametrize("name", ["avro", "debezium-avro"])
+def test_a_real_registry_takes_compatible_changes_and_refuses_others(name: str) -> None:
     url = os.environ["SLUICE_TEST_REGISTRY"]
     topic = f"sluice-{secrets.token_hex(6)}"
-    ids = SchemaRegistry(Kafka(format="avro", registry_url=url, timeout_s=20))
-    encoder = encoder_for(MessageFormat("avro"))
+    ids = SchemaRegistry(Kafka(format=name, registry_url=url, timeout_s=20))
+    encoder = encoder_for(MessageFormat(name))
 
     def value_id(table: Table) -> int:
         return ids.id_of(topic, encoder.table_schemas(table)[-1])
@@ -146,7 +146,6 @@ def test_a_real_registry_takes_compatible_changes_and_refuses_others() -> None:
     with_qty = replace(ORDERS, columns=(*ORDERS.columns, default))
     found = [value_id(ORDERS), value_id(with_qty), value_id(ORDERS)]
     assert found[0] == found[2] != found[1]
-    narrowed = replace(default, id=8, name="other", origin_default=None)
+    other_type = replace(ORDERS.columns[1], tp=types.INT)
     with pytest.raises(ApplyError, match="409"):
-        value_id(replace(ORDERS, columns=(*ORDERS.columns, default, narrowed)))
-    assert json.loads(encoder.table_schemas(with_qty)[-1].text)["fields"][6]["name"] == "qty"
+        value_id(replace(ORDERS, columns=(ORDERS.columns[0], other_type, *ORDERS.columns[2:])))
