@@ -1,4 +1,4 @@
-"""sluice bench archive, restore, copy and snapshots: measure what copies rows or keeps them."""
+"""sluice bench archive, restore, copy, snapshots, as-of: measure what copies or keeps rows."""
 
 from __future__ import annotations
 
@@ -222,5 +222,42 @@ def snapshots_command(ctx: click.Context, *, rows: int | None, as_json: bool) ->
         return 0
     for result in results:
         click.echo("\n" + "\n".join(result.lines()))
+    print_machine()
+    return 0
+
+
+@click.command("as-of")
+@click.option(
+    "--gigabytes", type=click.FloatRange(min=0.01), default=1.0, show_default=True,
+    help="Size of the table's rows; the disk needs four times as much.",
+)  # fmt: skip
+@click.option(
+    "--workers", type=click.IntRange(min=1), multiple=True,
+    help="Workers of one core, may be repeated [1, 2 and 4].",
+)  # fmt: skip
+@JSON_OPTION
+@click.pass_context
+def as_of_command(
+    ctx: click.Context, *, gigabytes: float, workers: tuple[int, ...], as_json: bool
+) -> int:
+    """Measure as-of of a large table by 1, 2 and 4 workers, its memory, and a killed worker."""
+    from sluice.bench.as_of import measure
+    from sluice.cli._bench_output import bench_home
+
+    home = (bench_home(ctx) / "as-of").absolute()
+    with signals_as_interrupt():
+        results = measure(home, int(gigabytes * 1e9), list(workers or (1, 2, 4)), say)
+    if keep(ctx, {"as_of": [asdict(result) for result in results]}, as_json=as_json):
+        return 0
+    for result in results:
+        killed = ", one of them killed in the middle" if result.killed else ""
+        rate = result.row_bytes / 1e6 / result.seconds
+        click.echo(
+            f"\n{result.workers} workers{killed}: {result.seconds:.1f} s, {rate:,.1f} MB/s"
+            f" ({result.rows:,} rows); CPU {result.cpu_s:.1f} s, other processes had"
+            f" {result.others_cores:.2f} cores"
+        )
+        for kind, thirds in result.memory_mib.items():
+            click.echo(f"  {kind:<10} MiB in each third: {', '.join(map(str, thirds))}")
     print_machine()
     return 0

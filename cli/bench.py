@@ -41,6 +41,7 @@ for _each in (
     _bench_copies.restore_command,
     _bench_copies.copy_command,
     _bench_copies.snapshots_command,
+    _bench_copies.as_of_command,
     _bench_pump.pump_command,
     _bench_pump.capture_command,
     _bench_pump.soak_command,

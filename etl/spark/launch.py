@@ -188,6 +188,9 @@ class ConnectServer:
             "spark.sql.session.timeZone": "UTC",
             "spark.ui.enabled": "false",
             "spark.ui.showConsoleProgress": "false",
+            # Rows of an executor that died are asked for again three times. An executor that lives
+            # accepts connections within a second; five, as usual, would be 15 s lost.
+            "spark.shuffle.io.retryWait": "1s",
             # A worker's first input over TCP is held up by 40 ms.
             "spark.python.unix.domain.socket.enabled": "true",
         }
