@@ -55,7 +55,7 @@ def test_a_field_that_makes_no_sense_is_refused_with_its_reason() -> None:
     with pytest.raises(BackfillError, match="which tables"):
         backfill_request(BACKFILL | {"tables": [" "]})
     with pytest.raises(moments.MomentError):
-        restore_request({"until": "yesterday"})
+        restore_request({"until": "tomorrow"})
     with pytest.raises(RestoreError, match="only one of them can name the target"):
         restore_request({"until": None, "target": "/a.toml", "connection": "spare"})
 
