@@ -12,7 +12,6 @@ are read once for each of the three kinds then, so that no more than one value i
 from __future__ import annotations
 
 import itertools
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
@@ -41,7 +40,9 @@ sends them.
 
 _BATCH_CHANGES = 1024
 _NOT_CONVERTED: kernel.Target = (b"", (), [], [], [])
-_DELETE, _UPDATE, _INSERT = range(3)
+_DELETE, _UPDATE, _INSERT = 1, 2, 4
+_KINDS = (_DELETE, _UPDATE, _INSERT)
+"""As what a change is written, in the order of a PrewriteValue; a change may be two of them."""
 
 
 @dataclass(slots=True)
@@ -92,7 +93,7 @@ class PrewriteRows:
         self.size = self.count = 0
 
     def add(self, table_id: int, kind: int, row: bytes) -> None:
-        self.lists(table_id)[kind].append(row)
+        self.lists(table_id)[_KINDS.index(kind)].append(row)
         self.size += len(row)
         self.count += 1
 
@@ -144,15 +145,17 @@ class ChangeConverter:
 
     def _split(self, transaction: CapturedTransaction) -> Iterator[PrewriteRows]:
         rows = PrewriteRows(self._schema, transaction)
-        found = Counter[int]()
-        for kind in (_DELETE, _UPDATE, _INSERT):
-            if kind != _DELETE and not found[kind]:
+        kinds = bytearray()  # of each change, in the order in which they come
+        for kind in _KINDS:
+            if kind != _DELETE and not any(mask in kinds for mask in range(1, 8) if mask & kind):
                 continue
+            begin = 0
             for batch in _batches(transaction.changes):
-                kinds = [self._kinds_of(change, rows.commit_ts) for change in batch]
                 if kind == _DELETE:
-                    found.update(itertools.chain.from_iterable(kinds))
-                changes = [change for change, own in zip(batch, kinds, strict=True) if kind in own]
+                    kinds += bytes(self._kinds_of(change, rows.commit_ts) for change in batch)
+                own = kinds[begin : begin + len(batch)]
+                begin += len(batch)
+                changes = [change for change, mask in zip(batch, own, strict=True) if mask & kind]
                 at = 0
                 while at < len(changes):
                     at = self._convert(rows, changes, at)
@@ -203,9 +206,10 @@ class ChangeConverter:
         if change.value == change.old_value:
             return True
         table = converter.table
+        kinds = self._kinds_of(change, rows.commit_ts)
         try:
-            for kind in self._kinds_of(change, rows.commit_ts):
-                if only is not None and kind != only:
+            for kind in _KINDS:
+                if not kinds & (kind if only is None else kind & only):
                     continue
                 if kind == _INSERT:
                     row = converter.insert(handle, change.value)
@@ -220,26 +224,34 @@ class ChangeConverter:
                 # the row.
                 rows.add(physical_id if is_misplaced else table.id, kind, row)
         except CodecError as error:
-            raise CodecError(
-                f"table {table.full_name} (id {physical_id}), key {change.key.hex()} at commit_ts"
-                f" {rows.commit_ts}: {error}"
-            ) from error
+            raise _named(error, table, change, physical_id, rows.commit_ts) from error
         return True
 
-    def _kinds_of(self, change: KeyChange, commit_ts: int) -> tuple[int, ...]:
-        """Return as what a change is written."""
+    def _kinds_of(self, change: KeyChange, commit_ts: int) -> int:
+        """Return as what a change is written, as a sum. Raises CodecError."""
         if change.is_delete:
-            return (_DELETE,)
+            return _DELETE
         if not change.old_value:
-            return (_INSERT,)
+            return _INSERT
         place = split_record_key(change.key)
-        if place is not None:
-            converter = self._schema.converter(place[0], commit_ts)
-            if converter is not None and converter.gives_key_up(
-                place[1], change.old_value, change.value
-            ):
-                return (_DELETE, _INSERT)
-        return (_UPDATE,)
+        converter = None if place is None else self._schema.converter(place[0], commit_ts)
+        if place is None or converter is None:
+            return _UPDATE
+        try:
+            is_passed_on = converter.gives_key_up(place[1], change.old_value, change.value)
+        except CodecError as error:
+            raise _named(error, converter.table, change, place[0], commit_ts) from error
+        return _DELETE | _INSERT if is_passed_on else _UPDATE
+
+
+def _named(
+    error: CodecError, table: Table, change: KeyChange, physical_id: int, commit_ts: int
+) -> CodecError:
+    """Return the error with the place of the change that can't be read."""
+    return CodecError(
+        f"table {table.full_name} (id {physical_id}), key {change.key.hex()} at commit_ts"
+        f" {commit_ts}: {error}"
+    )
 
 
 def _batches(changes: Iterable[KeyChange]) -> Iterator[list[KeyChange]]:

@@ -20,6 +20,7 @@ from sluice.pump_service.capture.schema_tracker import SchemaTracker, UnknownTab
 from sluice.pump_service.capture.transactions import CapturedTransaction, KeyChange
 from sluice.pump_service.store import NoSpaceError, Record, StoreFailedError
 from sluice.tidb import pb
+from sluice.tidb.codec import CodecError
 from sluice.tidb.codec.memcomparable import encode_bytes, encode_int
 from sluice.tidb.record_keys import record_key
 from sluice.tidb.tikv.meta import hash_field_key, history_job_key, string_key, table_key
@@ -344,7 +345,7 @@ def test_values_that_identify_rows_of_a_heap_table_pass_from_row_to_row_in_one_t
 
 @given(
     st.lists(
-        st.tuples(st.sampled_from([61, 62, PLAIN]), st.integers(0, 30)),
+        st.tuples(st.sampled_from([61, 62, PLAIN, HEAP_PARTITION]), st.integers(0, 30)),
         unique=True,
         min_size=1,
         max_size=30,
@@ -374,7 +375,7 @@ def test_a_large_transaction_is_stored_in_parts_with_the_same_changes_in_an_appl
     found = [row for part in parts for row in rows_of(part[3])]
     expected = rows_of(written(whole)[1][3])
     assert sorted(found) == sorted(expected)
-    for table_id in (PARTED, PLAIN):
+    for table_id in (PARTED, PLAIN, HEAP):
         kinds = [
             ("delete", "update", "insert").index(kind)
             for owner, kind, _ in found
@@ -395,6 +396,18 @@ def test_a_large_transaction_is_stored_in_parts_with_the_same_changes_in_an_appl
     is_split = starts != [large.start_ts]
     assert owners == ({large.start_ts} if is_split and (is_apart or is_shared) else {0})
     assert all(len(each[3].prewrite_value) <= limit + 200 for each in parts)
+
+
+@pytest.mark.parametrize("limit", [1, 1 << 20], ids=["in parts", "whole"])
+@pytest.mark.parametrize("table", [PLAIN, HEAP_PARTITION])
+def test_a_row_that_cannot_be_read_is_named_with_its_table_also_in_a_large_transaction(
+    table: int, limit: int
+) -> None:
+    first, damaged = change(table, 1, 1, 2), change(table, 2, 1, 2)._replace(old_value=b"\x80")
+    writer = BinlogWriter(MemoryStore(), tracker(), limit)  # type: ignore[arg-type]
+    name = {PLAIN: f"t{PLAIN} .id {PLAIN}", HEAP_PARTITION: f"t{HEAP} .id {HEAP_PARTITION}"}[table]
+    with pytest.raises(CodecError, match=rf"shop.*{name}.*key {damaged.key.hex()} at commit_ts 9"):
+        writer.advance(iter([transaction(5, 9, first, damaged)]), 9)
 
 
 def test_parts_of_a_share_that_do_not_fit_behind_the_transaction_before_are_refused() -> None:
