@@ -67,6 +67,7 @@ screenshots: setup ## pictures of the pages in docs/pages, of the stack with liv
 wheel: setup ## the package in dist/, and the versions of others it was tested with
 	@rm -rf dist
 	@$(PYTHON) -m hatchling build -t wheel -d dist
+	@cd providers/airflow && $(abspath $(PYTHON)) -m hatchling build -t wheel -d ../../dist
 	@.venv/uv/bin/uv export --quiet --frozen --no-default-groups --no-emit-project -o dist/requirements.txt
 	@$(PYTHON) -m zipfile -e dist/sluice-*.whl dist/unpacked && mv dist/unpacked/sluice/devstack/constraints.txt dist/ && rm -rf dist/unpacked
 

@@ -14,9 +14,10 @@ from typing import Any
 
 from airflow.sdk import Param, task
 
+from sluice.airflow.agent_client import call_task
 from sluice.airflow.dag_factory import dag_per_pipeline
 from sluice.etl.settings.pipelines import NamedPipeline
-from sluice.etl.tasks.airflow_run import RunDeadline
+from sluice.etl.tasks.airflow_run import run_began_s
 
 PARAMS = {
     "run_seconds": Param(
@@ -38,29 +39,23 @@ def wire(pipeline: NamedPipeline) -> None:
     def pass_after_pass(
         params: dict[str, Any] | None = None, dag_run: Any = None
     ) -> dict[str, Any]:
-        from sluice.etl.tasks import archive as tasks
-        from sluice.etl.tasks.airflow_task import run_task
-
-        time = RunDeadline.from_dag_run((params or {})["run_seconds"], dag_run)
-        return run_task(
+        found: dict[str, Any] = call_task(
             pipeline,
             "archive",
-            lambda settings, got_on: tasks.archive(settings, time.left_s(), got_on),
+            run_seconds=(params or {})["run_seconds"],
+            began_s=run_began_s(dag_run),
         )
+        return found
 
     @task
     def compact() -> dict[str, Any]:
-        from sluice.etl.tasks import archive as tasks
-        from sluice.etl.tasks.airflow_task import run_task
-
-        return run_task(pipeline, "compact", tasks.compact)
+        found: dict[str, Any] = call_task(pipeline, "compact")
+        return found
 
     @task
     def retain() -> dict[str, Any]:
-        from sluice.etl.tasks import retain as tasks
-        from sluice.etl.tasks.airflow_task import run_task
-
-        return run_task(pipeline, "retain", tasks.retain_or_say_why)
+        found: dict[str, Any] = call_task(pipeline, "retain")
+        return found
 
     pass_after_pass() >> compact() >> retain()
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from airflow.sdk import Param, task
 
+from sluice.airflow.agent_client import call_task
 from sluice.airflow.dag_factory import approval_param, approve_task, dag_per_pipeline, plan_task
 from sluice.airflow.operators import approved_form
 from sluice.etl.settings.pipelines import NamedPipeline
@@ -105,11 +106,7 @@ def wire(pipeline: NamedPipeline) -> None:
     """Build the tasks of one pipeline's DAG."""
 
     def step(name: str, *arguments: Any) -> Any:
-        from sluice.etl.tasks import bootstrap
-        from sluice.etl.tasks.airflow_task import run_job_task
-
-        function = getattr(bootstrap, name)
-        return run_job_task(pipeline, name, lambda settings: function(settings, *arguments))
+        return call_task(pipeline, "bootstrap_step", step=name, arguments=list(arguments))
 
     @task
     def prepare(

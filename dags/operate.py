@@ -11,6 +11,7 @@ from typing import Any
 
 from airflow.sdk import Param, task
 
+from sluice.airflow.agent_client import call_task
 from sluice.airflow.dag_factory import dag_per_pipeline
 from sluice.etl.settings.pipelines import NamedPipeline
 
@@ -74,19 +75,11 @@ def wire(pipeline: NamedPipeline) -> None:
 
     @task
     def act(params: dict[str, Any] | None = None, run_id: str | None = None) -> str:
-        from sluice.etl import operate
-
         wanted = params or {}
-        form = operate.OperateForm(
-            wanted["action"],
-            wanted["value"] or "",
-            wanted["sql"] or "",
-            f"airflow {run_id}",
-            wanted["why"] or "",
-        )
-        said = operate.dispatch(pipeline.settings, form)
-        print(said)
-        return said
+        form = {key: wanted[key] or "" for key in ("action", "value", "sql", "why")}
+        outcome: str = call_task(pipeline, "operate", form=form | {"by": f"airflow {run_id}"})
+        print(outcome)
+        return outcome
 
     act()
 

@@ -46,7 +46,7 @@ PARAMS = {
 
 def wire(pipeline: NamedPipeline) -> None:
     """Build the tasks of one pipeline's DAG."""
-    check_task(pipeline, "sluice.expectations.tasks", "quality", task_id="look")
+    check_task(pipeline, "quality", task_id="look")
 
 
 dag_per_pipeline(

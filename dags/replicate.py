@@ -15,9 +15,10 @@ from typing import Any
 
 from airflow.sdk import Param, task
 
+from sluice.airflow.agent_client import call_task
 from sluice.airflow.dag_factory import dag_per_pipeline
 from sluice.etl.settings.pipelines import NamedPipeline
-from sluice.etl.tasks.airflow_run import RunDeadline
+from sluice.etl.tasks.airflow_run import run_began_s
 
 AS_SET = "as in sluice.toml"
 PARAMS = {
@@ -49,34 +50,26 @@ def wire(pipeline: NamedPipeline) -> None:
 
     @task
     def land(params: dict[str, Any] | None = None, dag_run: Any = None) -> dict[str, Any]:
-        from sluice.etl.tasks.airflow_task import run_paired
-        from sluice.etl.tasks.worker import WorkerSpec, run_in_worker
-
-        time = RunDeadline.from_dag_run((params or {})["run_seconds"], dag_run)
-
-        def work(settings: Any, got_on: Any, stop: Any) -> dict[str, Any]:
-            return run_in_worker(WorkerSpec("land", settings), time.left_s, stop, got_on)
-
-        return run_paired(pipeline, "land", "apply", work)
+        found: dict[str, Any] = call_task(
+            pipeline,
+            "land",
+            run_seconds=(params or {})["run_seconds"],
+            began_s=run_began_s(dag_run),
+        )
+        return found
 
     @task
     def apply(params: dict[str, Any] | None = None, dag_run: Any = None) -> dict[str, Any]:
-        from sluice.etl.tasks.airflow_task import run_paired
-        from sluice.etl.tasks.worker import WorkerSpec, run_in_worker
-
         wanted = params or {}
-        time = RunDeadline.from_dag_run(wanted["run_seconds"], dag_run)
-
-        def work(settings: Any, got_on: Any, stop: Any) -> dict[str, Any]:
-            until_ts = None
-            if wanted["until"] or wanted["mode"] != AS_SET:  # else its imports would be for nothing
-                from sluice.etl import operate
-
-                until_ts = operate.parse_moment(wanted["until"]) if wanted["until"] else None
-                settings = operate.settings_for_run(settings, wanted["mode"])
-            return run_in_worker(WorkerSpec("apply", settings, until_ts), time.left_s, stop, got_on)
-
-        return run_paired(pipeline, "apply", "land", work)
+        found: dict[str, Any] = call_task(
+            pipeline,
+            "apply",
+            run_seconds=wanted["run_seconds"],
+            began_s=run_began_s(dag_run),
+            mode=None if wanted["mode"] == AS_SET else wanted["mode"],
+            until=wanted["until"],
+        )
+        return found
 
     land()
     apply()

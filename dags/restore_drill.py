@@ -39,7 +39,7 @@ PARAMS = {
 
 def wire(pipeline: NamedPipeline) -> None:
     """Build the tasks of one pipeline's DAG."""
-    check_task(pipeline, "sluice.etl.tasks.drill", "drill", task_id="drill")
+    check_task(pipeline, "drill", task_id="drill")
 
 
 dag_per_pipeline(

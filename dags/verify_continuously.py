@@ -13,9 +13,10 @@ from typing import Any
 
 from airflow.sdk import task
 
+from sluice.airflow.agent_client import call_task
 from sluice.airflow.dag_factory import dag_per_pipeline
 from sluice.etl.settings.pipelines import NamedPipeline
-from sluice.etl.tasks.airflow_run import RunDeadline
+from sluice.etl.tasks.airflow_run import run_began_s
 
 
 def wire(pipeline: NamedPipeline) -> None:
@@ -23,15 +24,10 @@ def wire(pipeline: NamedPipeline) -> None:
 
     @task
     def watch(dag_run: Any = None) -> dict[str, Any]:
-        from sluice.etl.tasks.airflow_task import run_job_task
-        from sluice.etl.verify import continuous_task as watching
-
-        time = RunDeadline.from_dag_run(watching.RUN_S, dag_run)
-        return run_job_task(
-            pipeline,
-            "verify_continuously",
-            lambda settings: watching.run_continuous_task(settings, time.left_s()),
+        found: dict[str, Any] = call_task(
+            pipeline, "verify_continuously", began_s=run_began_s(dag_run)
         )
+        return found
 
     watch()
 

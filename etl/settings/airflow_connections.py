@@ -28,6 +28,16 @@ class ResolvedConnection:
     password: str | None = field(repr=False)
     host: str | None
     extra_dejson: Mapping[str, Any] = field(repr=False)
+    port: int | None = None
+    schema: str | None = None
+
+    @classmethod
+    def of(cls, connection: Any) -> ResolvedConnection:
+        """Return the fields of an Airflow connection."""
+        it = connection
+        return cls(
+            it.conn_type, it.login, it.password, it.host, dict(it.extra_dejson), it.port, it.schema
+        )
 
 
 def resolve_connections(settings: Settings) -> ResolvedConnections:
@@ -45,10 +55,7 @@ def resolve_connections(settings: Settings) -> ResolvedConnections:
             except SettingsError as error:
                 found[name] = str(error), error.transient
             else:
-                extra = dict(it.extra_dejson)
-                found[name] = ResolvedConnection(
-                    it.conn_type, it.login, it.password, it.host, extra
-                )
+                found[name] = ResolvedConnection.of(it)
     return found
 
 

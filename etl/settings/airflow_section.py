@@ -32,6 +32,11 @@ class Airflow:
     """
     queue: str = ""
     """Queue of all tasks, for executors that have some; by default Airflow's."""
+    python: str = ""
+    """Interpreter of the pipeline's own environment, which tasks start there; by default Airflow's.
+
+    Any program will do that passes its arguments on to one, and its standard input and output.
+    """
     executor: str = ""
     """Executor of all tasks, if Airflow has several; by default its first one."""
     priority_weight: int = 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,17 @@ RESOLVED: dict[str, Any] = {}
 
 See `sluice.etl.settings.airflow_connections`.
 """
+
+_ask: Callable[[str], Any] | None = None
+
+
+def ask_for_connections(ask: Callable[[str], Any]) -> None:
+    """Have `ask` return the connection of a name: Airflow is another process.
+
+    It raises SettingsError.
+    """
+    global _ask
+    _ask = ask
 
 
 def from_environment(key: str, variable: str) -> str:
@@ -58,6 +70,8 @@ def connection_of(key: str, connection: str) -> Any:
         if isinstance(connections, SettingsError):
             raise connections
         return connections
+    if _ask is not None:
+        return _ask(connection)
     from airflow.sdk import Connection
     from airflow.sdk.exceptions import AirflowNotFoundException
 

@@ -12,6 +12,12 @@ def is_scheduled(dag_run: Any) -> bool:
     return getattr(dag_run, "run_type", None) == "scheduled"
 
 
+def run_began_s(dag_run: Any) -> float | None:
+    """Return when a run began in Unix time; None if there is no run, or if it has not begun."""
+    began = getattr(dag_run, "start_date", None)
+    return began.timestamp() if began is not None else None
+
+
 MIN_TASK_S = 10.0
 """The least time that a task works in s, even if its run's time is over.
 
@@ -32,13 +38,9 @@ class RunDeadline:
     """Unix time."""
 
     @classmethod
-    def from_dag_run(cls, seconds: float, dag_run: Any) -> RunDeadline:
-        """Return the deadline of a run.
-
-        `dag_run`: as in a task's context, None where there is no Airflow: then the run begins now.
-        """
-        began = getattr(dag_run, "start_date", None)
-        return cls(seconds, began.timestamp() if began is not None else time.time())
+    def of(cls, seconds: float, began_s: float | None) -> RunDeadline:
+        """Return the deadline of a run; one without a beginning (`run_began_s`) begins now."""
+        return cls(seconds, began_s if began_s is not None else time.time())
 
     def left_s(self) -> float:
         """Return the seconds from now to it.

@@ -1,4 +1,4 @@
-"""The edge to Airflow: a task's work, and what becomes of its errors.
+"""A task's work, and what becomes of its errors.
 
 What passes is waited for, also before the loops have begun. An error that doesn't pass fails the
 task at once: it is written down where `sluice status` finds it, and its hint is the last line of
@@ -13,8 +13,6 @@ import threading
 import time
 from collections.abc import Callable
 from typing import Any, TypeVar
-
-from airflow.sdk.exceptions import AirflowFailException
 
 from sluice.errors import DefectError, SluiceError, ours
 from sluice.etl.retry import RetryBackoff
@@ -44,8 +42,8 @@ Airflow's keeps it.
 _POLL_INTERVAL_S = 0.5
 
 
-class TaskFailedPermanently(SluiceError, AirflowFailException):  # type: ignore[misc] # Airflow is untyped
-    """Airflow doesn't try the task again. Each one has a hint of its own."""
+class TaskFailedPermanently(SluiceError):
+    """Trying the task again doesn't help. Each one has a hint of its own."""
 
     hint = "see the task's log"
 

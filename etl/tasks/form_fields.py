@@ -239,16 +239,14 @@ def _unescaped(text: str | None) -> str | None:
 
 def _downstream_from_connection(name: str) -> dict[str, Any]:
     """Return an Airflow connection as a downstream's settings; its password stays where it is."""
-    from airflow.sdk import Connection
-
     from sluice.etl.restore import RestoreError
+    from sluice.etl.settings.errors import SettingsError
+    from sluice.etl.settings.secrets import connection_of
 
     try:
-        found = Connection.get(name)
-    except Exception as error:  # Airflow's own: not found, or no way to ask for it now
-        raise RestoreError(
-            f"the Airflow connection {name}: {type(error).__name__}: {error}"
-        ) from None
+        found = connection_of("the Airflow connection", name)
+    except SettingsError as error:
+        raise RestoreError(str(error), transient=error.transient) from None
     if not found.host:
         raise RestoreError(f"the Airflow connection {name} names no host")
     server: dict[str, Any] = {"host": found.host, "password-connection": name}

@@ -7,26 +7,25 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from importlib import import_module
 from pkgutil import resolve_name
 from typing import Any
 
 from airflow.providers.standard.operators.hitl import ApprovalOperator
-from airflow.sdk import (  # type: ignore[attr-defined] # not in its stub
-    DAG,
+from airflow.sdk import DAG, Param, task
+
+from sluice.airflow.agent_client import call_task
+from sluice.airflow.operators import SluiceJobOperator, log_hint
+from sluice.airflow.versions import (
+    AirflowSkipException,
     DeadlineAlert,
     DeadlineReference,
     DeltaTriggerTimetable,
-    Param,
     SyncCallback,
-    task,
 )
-from airflow.sdk.exceptions import AirflowSkipException
-
-from sluice.airflow.operators import SluiceJobOperator, log_hint
 from sluice.etl.settings.airflow_section import Airflow
 from sluice.etl.settings.pauses import span_ms
 from sluice.etl.settings.pipelines import NamedPipeline, pipelines
+from sluice.etl.tasks.airflow_run import is_scheduled
 
 __all__ = [
     "approval_param",
@@ -50,7 +49,7 @@ _PLAN = "```text\n{{ ti.xcom_pull(task_ids='plan', key='plan') }}\n```"
 _JOB: dict[str, Any] = {
     "retries": 5,  # each attempt goes on where the last one was killed
     "retry_delay": timedelta(seconds=5),
-    "retry_exponential_backoff": 2.0,
+    "retry_exponential_backoff": True,  # 3.1 takes no factor
     "max_retry_delay": timedelta(minutes=5),
 }
 
@@ -146,19 +145,18 @@ def plan_task(pipeline: NamedPipeline, kind: str) -> Any:
     def plan(
         params: dict[str, Any] | None = None, run_id: str | None = None, dag_run: Any = None
     ) -> dict[str, Any]:
-        from sluice.etl.tasks.airflow_run import is_scheduled
-        from sluice.etl.tasks.airflow_task import run_job_task
-        from sluice.etl.tasks.job_kinds import begin
-
-        scheduled, form = is_scheduled(dag_run), dict(params or {})
+        form = dict(params or {})
         if form.get("approve"):
             form["plan_only"] = (
                 True  # the job begins after it: until then no other job waits for it
             )
-        found = run_job_task(
+        found: dict[str, Any] = call_task(
             pipeline,
-            "plan",
-            lambda settings: begin(settings, kind, form, run_id or "", scheduled=scheduled),
+            "begin",
+            kind=kind,
+            form=form,
+            run_id=run_id or "",
+            scheduled=is_scheduled(dag_run),
         )
         if why := found.pop("not_due", ""):
             raise AirflowSkipException(why)
@@ -216,26 +214,23 @@ def approve_task(kind: str) -> Any:
     )
 
 
-def check_task(pipeline: NamedPipeline, room: str, what: str, *, task_id: str) -> Any:
+def check_task(pipeline: NamedPipeline, what: str, *, task_id: str) -> Any:
     """Make the only task of a DAG that does something if it is due, and is skipped if not.
 
-    It calls the function `task_id` of the module `room`, with the form's fields.
+    `what`: ``quality`` or ``drill``, with the form's fields.
     """
 
     @task(task_id=task_id)
     def look(
         params: dict[str, Any] | None = None, run_id: str | None = None, dag_run: Any = None
     ) -> dict[str, Any]:
-        from sluice.etl.tasks.airflow_run import is_scheduled
-        from sluice.etl.tasks.airflow_task import run_job_task
-
-        scheduled = is_scheduled(dag_run)
-        found: dict[str, Any] | None = run_job_task(
+        found: dict[str, Any] | None = call_task(
             pipeline,
-            what,
-            lambda settings: getattr(import_module(room), task_id)(
-                settings, params or {}, run_id=run_id or "", scheduled=scheduled
-            ),
+            "check",
+            what=what,
+            form=dict(params or {}),
+            run_id=run_id or "",
+            scheduled=is_scheduled(dag_run),
         )
         if found is None:
             raise AirflowSkipException("nothing is due")

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
-import threading
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 from urllib.parse import urlencode
 
-from airflow.sdk import BaseOperator, BaseOperatorLink, conf
-from airflow.sdk.exceptions import AirflowException, AirflowSkipException, AirflowTaskTimeout
+from airflow.sdk import BaseOperator, BaseOperatorLink
 
+from sluice.airflow.agent_client import call_task, end_call
+from sluice.airflow.versions import (
+    AirflowException,
+    AirflowSkipException,
+    AirflowTaskTimeout,
+    conf,
+)
 from sluice.errors import SluiceError
+from sluice.etl.settings.pipelines import pipelines
 
 __all__ = [
     "SluiceBackfillOperator",
@@ -25,9 +32,6 @@ __all__ = [
     "approved_form",
     "log_hint",
 ]
-
-_INTERRUPT_TIMEOUT_S = 3.0
-"""How long Spark may take to end its work: Airflow kills a task five seconds after SIGTERM."""
 
 
 def log_hint(context: Mapping[str, Any]) -> None:
@@ -83,10 +87,6 @@ class SluiceJobOperator(BaseOperator):  # type: ignore[misc] # Airflow is untype
 
     def execute(self, context: Any) -> dict[str, Any]:
         """Return the job's result. Raises TaskFailedPermanently, AirflowException if killed."""
-        from sluice.etl.settings.pipelines import pipelines
-        from sluice.etl.tasks import job_kinds
-        from sluice.etl.tasks.airflow_task import run_job_task
-
         ti, form, found = context["ti"], self.form, pipelines().named(self.pipeline)
         run_id = ti.run_id
         if form is not None:
@@ -96,31 +96,27 @@ class SluiceJobOperator(BaseOperator):  # type: ignore[misc] # Airflow is untype
         self._working = True
         try:
             if form is not None:
-                self.job = run_job_task(
-                    found,
-                    "plan",
-                    lambda settings: job_kinds.begin(settings, self.kind, form, run_id),
+                self.job = call_task(
+                    found, "begin", kind=self.kind, form=form, run_id=run_id, scheduled=False
                 )["job"]
             ti.xcom_push(JobLink().xcom_key, self.job_address())
-            return run_job_task(
-                found,
-                self.kind,
-                lambda settings: job_kinds.work(settings, self.kind, self.job, run_id),
+            result: dict[str, Any] = call_task(
+                found, "work", kind=self.kind, job=self.job, run_id=run_id
             )
+            return result
         except KeyboardInterrupt:
             raise AirflowException(f"the task was ended; its job {self.job} is paused") from None
         except AirflowTaskTimeout:
-            _interrupt_spark()
+            with contextlib.suppress(KeyboardInterrupt):
+                end_call(found)
             raise
         finally:
             self._working = False
 
     def on_kill(self) -> None:
         """Pause the job, as Ctrl-C pauses a command's, and end what it has Spark do."""
-        if not self._working:
-            return
-        _interrupt_spark()
-        raise KeyboardInterrupt
+        if self._working:
+            end_call(pipelines().named(self.pipeline))
 
     def job_address(self) -> str:
         """Return the address of the page Jobs at this job, "" before it has one."""
@@ -129,14 +125,6 @@ class SluiceJobOperator(BaseOperator):  # type: ignore[misc] # Airflow is untype
         base = conf.get("api", "base_url", fallback="").rstrip("/")
         query = f"?{urlencode({'pipeline': self.pipeline})}" if self.pipeline else ""
         return f"{base}/sluice/jobs{query}#job-{self.job}"
-
-
-def _interrupt_spark() -> None:
-    from sluice.etl.spark.session import interrupt_all
-
-    thread = threading.Thread(target=interrupt_all, name="interrupt-spark", daemon=True)
-    thread.start()
-    thread.join(_INTERRUPT_TIMEOUT_S)
 
 
 def approved_form(params: Mapping[str, Any]) -> dict[str, Any]:
@@ -259,14 +247,13 @@ class SluiceQualityOperator(BaseOperator):  # type: ignore[misc] # Airflow is un
 
     def execute(self, context: Any) -> dict[str, Any] | None:
         """Return the checked suites with their states. Raises TaskFailedPermanently."""
-        from sluice.etl.settings.pipelines import pipelines
-        from sluice.etl.tasks.airflow_task import run_job_task
-        from sluice.expectations.tasks import look
-
         asked = {"on": self.on, "suites": self.suites, "as_of": self.as_of}
-        found: dict[str, Any] | None = run_job_task(
+        found: dict[str, Any] | None = call_task(
             pipelines().named(self.pipeline),
-            "quality",
-            lambda settings: look(settings, asked, run_id=context["ti"].run_id, scheduled=False),
+            "check",
+            what="quality",
+            form=asked,
+            run_id=context["ti"].run_id,
+            scheduled=False,
         )
         return found

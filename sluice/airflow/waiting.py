@@ -8,16 +8,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from airflow.sdk import BaseSensorOperator
-from airflow.sdk.exceptions import AirflowFailException
 from airflow.triggers.base import BaseEventTrigger, BaseTrigger, TriggerEvent
 
-from sluice.errors import SluiceError
-
-if TYPE_CHECKING:
-    from sluice.etl.settings import Settings
+from sluice.airflow.agent_client import call_kept
+from sluice.airflow.versions import AirflowFailException
+from sluice.errors import SluiceError, ours
+from sluice.etl.settings.pauses import span_ms
+from sluice.etl.settings.pipelines import pipelines
+from sluice.tidb import moments, tso
 
 __all__ = ["SluiceCompletedTrigger", "SluiceReached", "SluiceReachedTrigger"]
 
@@ -25,8 +26,6 @@ DOWNSTREAM, ARCHIVE = "downstream", "archive"
 """The places at which a pipeline may be complete through a moment."""
 POLL_INTERVAL_S = 5.0
 """A look costs one query of the downstream, and a batch doesn't notice five seconds."""
-_ANSWER_TIMEOUT_S = 10.0
-"""The downstream and the relay log answer within this, or the next look waits for them."""
 EVENT_SPACING_S = 30.0
 """Time between two events of an asset.
 
@@ -99,8 +98,6 @@ class SluiceReached(BaseSensorOperator):  # type: ignore[misc] # Airflow is unty
         self.log.info("reached %s: ts=%s", self.moment, event["ts"])
 
     def _ts(self) -> int:
-        from sluice.tidb import moments
-
         moment = self.moment
         text = moment.isoformat() if isinstance(moment, datetime) else str(moment)
         try:
@@ -206,8 +203,6 @@ class SluiceCompletedTrigger(BaseEventTrigger):  # type: ignore[misc] # Airflow 
 
     async def new_spans(self, at_ts: int) -> range:
         """Return the beginnings (Unix ms) of the spans that ended since the last mark."""
-        from sluice.tidb import tso
-
         span = self._span_ms()
         end_ms = tso.physical_ms(at_ts + 1) // span * span
         mark = await self.asset_state_store.aget(_MARK)
@@ -221,8 +216,6 @@ class SluiceCompletedTrigger(BaseEventTrigger):  # type: ignore[misc] # Airflow 
         await self.asset_state_store.aset(_MARK, begin_ms + self._span_ms())
 
     def _span_ms(self) -> int:
-        from sluice.etl.settings.pauses import span_ms
-
         return span_ms(self.every)
 
 
@@ -241,35 +234,16 @@ class Progress:
         While the downstream doesn't answer, its last known checkpoint counts. Raises SettingsError,
         and what keeps the archive from being read.
         """
-        from sluice.errors import ours
-        from sluice.etl.settings.errors import SettingsError
-        from sluice.etl.settings.pipelines import pipelines
-
-        settings = pipelines().named(self._pipeline).settings
         try:
-            if self._place == DOWNSTREAM:
-                return self._checkpoint(settings)
-            if self._place == ARCHIVE:
-                return _archived(settings)
+            found = call_kept(
+                pipelines().named(self._pipeline), "completed_through", place=self._place
+            )
         except OSError as error:
             raise ours(error) from None
-        raise SettingsError(f"place {self._place!r}: there are {DOWNSTREAM} and {ARCHIVE}")
-
-    def _checkpoint(self, settings: Settings) -> int:
-        from sluice.etl.operate.overview import known_checkpoint
-
-        known = known_checkpoint(settings, _ANSWER_TIMEOUT_S)
-        if known.problem and known.problem != self._problem:
-            self._log.warning("the checkpoint can't be read now: %s", known.problem)
-        self._problem = known.problem
-        return known.at_ts or 0
-
-
-def _archived(settings: Settings) -> int:
-    from sluice.relay.archive import Archive
-
-    last = Archive.open(settings.archive_url).last()
-    return last.hi if last is not None else 0
+        if found["problem"] and found["problem"] != self._problem:
+            self._log.warning("the checkpoint can't be read now: %s", found["problem"])
+        self._problem = found["problem"]
+        return int(found["ts"])
 
 
 def _utc(ms: int) -> str:

@@ -82,7 +82,7 @@ def test_each_pipeline_has_dags_of_its_own_and_a_bad_file_takes_none_away_from_t
         assert Path(file).name == "pipelines.py"
         assert all(f"{name}.toml" in said for name in ("twin", "my shop", "broken"))
         assert "/shop.toml" not in said
-        from sluice.etl.tasks.airflow_task import TaskFailedPermanently
+        from sluice.airflow.agent_client import TaskFailedPermanently
 
         land = found.dags["sluice_replicate_broken"].get_task("land").python_callable
         with pytest.raises(TaskFailedPermanently, match=r"broken\.toml"):
@@ -356,8 +356,9 @@ def test_operate_runs_when_it_is_triggered_and_offers_every_action_of_the_comman
 def test_the_task_of_operate_does_what_the_form_says_and_refuses_what_makes_no_sense(
     dag_bag, tmp_path, monkeypatch
 ):
+    from sluice.airflow.agent_client import TaskFailedPermanently
     from sluice.relay import Control, RelayLog
-    from sluice.relay.jobs import JobError, Jobs, Runner, WriteScope
+    from sluice.relay.jobs import Jobs, Runner, WriteScope
 
     url = f"file://{tmp_path}/relay"
     (tmp_path / "sluice.toml").write_text(
@@ -405,7 +406,7 @@ def test_the_task_of_operate_does_what_the_form_says_and_refuses_what_makes_no_s
         assert job.entry().state == "pausing" and job.entry().by == "airflow manual__1"
         run("cancel-job", job.id)
         assert job.entry().state == "cancelling"
-    with pytest.raises(JobError, match="there is no job nothing"):
+    with pytest.raises(TaskFailedPermanently, match="there is no job nothing"):
         run("cancel-job", "nothing")
     for action, value in (
         ("skip-txn", "soon"),
@@ -414,7 +415,7 @@ def test_the_task_of_operate_does_what_the_form_says_and_refuses_what_makes_no_s
         ("skip-ddl", "17"),
         ("dance", ""),
     ):
-        with pytest.raises(ValueError):
+        with pytest.raises(TaskFailedPermanently):
             run(action, value)
 
 

@@ -6,7 +6,6 @@ import os
 import runpy
 import signal
 import threading
-import time
 from types import SimpleNamespace
 
 import pytest
@@ -16,8 +15,9 @@ from airflow.sdk.exceptions import AirflowException, AirflowSkipException, Airfl
 import sluice.airflow as airflow
 from sluice.etl.settings.pipelines import pipelines
 from sluice.etl.tasks import job_kinds
-from sluice.relay.jobs import DONE, PAUSED, JobRun, Jobs, WriteScope
+from sluice.relay.jobs import DONE, PAUSED, JobRun, Jobs
 from tests.dags.test_dags import DAGS
+from tests.sluice_airflow.counting_kind import CountingKind
 
 OPERATORS = {
     "backfill": airflow.SluiceBackfillOperator,
@@ -27,37 +27,6 @@ OPERATORS = {
     "snapshot": airflow.SluiceSnapshotOperator,
     "verify": airflow.SluiceVerifyOperator,
 }
-
-
-class Request(SimpleNamespace):
-    def to_json(self):
-        return {"tables": self.tables}
-
-
-class CountingKind(job_kinds.JobKind):
-    """Counts to what the form says, a step a chunk; a test may have it take long."""
-
-    name = "count"
-    at_work = threading.Event()
-    limit = 1_000_000
-
-    def request(self, settings, said):
-        return Request(tables=said["tables"])
-
-    def create(self, settings, request, by):
-        jobs = Jobs.for_pipeline(settings.open_relay())
-        job = jobs.create(self.name, request.to_json(), WriteScope("count", ()), by)
-        job.save_plan({})
-        return job
-
-    def run(self, settings, job, runner, show):
-        with job.run(runner) as run:
-            for step in range(min(self.limit, int(job.spec.asked["tables"][0]))):
-                self.at_work.set()
-                run.check_order()
-                time.sleep(0.01)
-            run.end(DONE, result={"steps": step + 1})
-        return SimpleNamespace(state=DONE, warnings=())
 
 
 @pytest.fixture
