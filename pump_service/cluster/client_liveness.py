@@ -12,9 +12,9 @@ In doubt no TiDB counts as gone. That is so for an address unknown to etcd (a pr
 doesn't resolve), for another TiDB at the same address, after a restart of the pump, and while etcd
 is unreachable.
 
-A Prewrite whose start_ts has come before is found here, too, while its transaction is open. After
-a restart of the pump one is doubtful if its transaction began before. The store looks each of them
-up.
+A Prewrite whose start_ts has come before is found here, too, while its transaction is open and for
+some time after its end. Later it is doubtful, as is each one after a restart of the pump whose
+transaction began before. The store looks each of them up.
 """
 
 from __future__ import annotations
@@ -81,6 +81,7 @@ class ClientLiveness:
     ) -> None:
         self._servers, self._is_open = servers, is_open
         self._of: dict[int, ClientConnection] = {}
+        self._ended = kernel.no_ended()
         self.old_ts = 0
         """A transaction that began by this TSO may be in the store."""
         self._writers: set[ClientConnection] = set()
@@ -116,7 +117,7 @@ class ClientLiveness:
             origin = _LOCAL_CLIENT
         repeated: list[Record] = []
         old: list[Record] = []
-        all_first = kernel.note(records, origin, self._of, self.old_ts, repeated, old)
+        all_first = kernel.note(records, origin, self._of, self._ended, self.old_ts, repeated, old)
         if not origin.writes and any(record.tp == PREWRITE for record in records):
             origin.writes = True
             self._writers.add(origin)
@@ -216,9 +217,10 @@ class ClientLiveness:
                     )
 
     def _drop_before(self, before: set[int]) -> set[int]:
-        """Drop Prewrites that the store rejected or has ended."""
+        """Drop Prewrites that the store rejected or has ended: another one has to be looked up."""
         for start_ts in before:
             if start_ts in self._of and not self._is_open(start_ts):
+                self.old_ts = max(self.old_ts, start_ts)
                 self._of.pop(start_ts, None)
         return set(self._of)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from sluice.pump_service.kernel import plain
 from sluice.tidb.native import is_usable
 
-EDITION = 7
+EDITION = 8
 """Edition of `compiled.c`; a build of another edition isn't used."""
 
 IS_COMPILED = is_usable(__name__, EDITION, in_any_byte_order=True)
@@ -21,6 +21,7 @@ if IS_COMPILED:
         fields,
         framed,
         merged,
+        no_ended,
         note,
         pull_message,
         put_entries,
@@ -33,10 +34,11 @@ else:
         plain.framed,
         plain.put_entries,
     )
-    merged, pull_message, fields, note = (
+    merged, pull_message, fields, no_ended, note = (
         plain.merged,
         plain.pull_message,
         plain.fields,
+        plain.no_ended,
         plain.note,
     )
 
@@ -49,6 +51,7 @@ __all__ = [
     "framed",
     "framed_parts",
     "merged",
+    "no_ended",
     "note",
     "pull_message",
     "put_entries",

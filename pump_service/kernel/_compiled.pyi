@@ -40,10 +40,12 @@ def put_entries(
     offsets: Sequence[int],
     /,
 ) -> None: ...
+def no_ended() -> Any: ...
 def note(
     records: Sequence[Record],
     origin: Origin,
     of: dict[int, Origin],
+    ended: Any,
     old_ts: int,
     repeated: list[Record],
     old: list[Record],

@@ -10,7 +10,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#define EDITION 7 /* as in __init__.py: what was compiled from other sources isn't used */
+#define EDITION 8 /* as in __init__.py: what was compiled from other sources isn't used */
 
 typedef unsigned char u8;
 
@@ -285,25 +285,74 @@ static PyObject *put_entries(PyObject *module, PyObject *args) {
     Py_RETURN_NONE;
 }
 
-/* note(records, origin, of, old_ts, repeated, old) -> False if an outcome's Prewrite isn't known; see plain.py */
+/* The start_ts of transactions that have ended, in a bytearray of the caller's: two generations of open addressing, 0 in free
+   slots. When the current one is full the former one is emptied; `dropped` is the highest start_ts that was in there. */
+enum { ENDED_BITS = 15, ENDED_SLOTS = 1 << ENDED_BITS, ENDED_PER_GENERATION = ENDED_SLOTS / 2 };
+
+typedef struct {
+    int64_t count, current, dropped, newest[2], latest, slots[2][ENDED_SLOTS];
+} Ended;
+
+static int64_t *ended_slot(Ended *ended, int64_t generation, int64_t start) {
+    uint64_t at = (uint64_t)start * 0x9E3779B97F4A7C15u >> (64 - ENDED_BITS);
+    int64_t *slots = ended->slots[generation];
+    while (slots[at] && slots[at] != start) at = (at + 1) % ENDED_SLOTS;
+    return slots + at;
+}
+
+static void remember_end(Ended *ended, int64_t start) {
+    if (ended->count == ENDED_PER_GENERATION) {
+        int64_t next = ended->current ^= 1;
+        if (ended->newest[next] > ended->dropped) ended->dropped = ended->newest[next];
+        memset(ended->slots[next], 0, sizeof ended->slots[next]);
+        ended->newest[next] = ended->count = 0;
+    }
+    int64_t *slot = ended_slot(ended, ended->current, start);
+    ended->count += !*slot;
+    *slot = start;
+    if (start > ended->newest[ended->current]) ended->newest[ended->current] = start;
+    if (start > ended->latest) ended->latest = start;
+}
+
+/* Mostly a transaction that begins is later than all that have ended, and no memory has to be looked at. */
+static int has_ended(Ended *ended, int64_t start) {
+    return start <= ended->latest && (*ended_slot(ended, 0, start) || *ended_slot(ended, 1, start));
+}
+
+static PyObject *no_ended(PyObject *module, PyObject *none) {
+    PyObject *made = PyByteArray_FromStringAndSize(NULL, sizeof(Ended));
+    if (made) memset(PyByteArray_AsString(made), 0, sizeof(Ended));
+    return made;
+}
+
+/* note(records, origin, of, ended, old_ts, repeated, old) -> False if an outcome's Prewrite isn't known; see plain.py */
 static PyObject *note(PyObject *module, PyObject *args) {
-    PyObject *records, *origin, *of, *old_ts, *repeated, *old;
-    if (!PyArg_ParseTuple(args, "OOOOOO", &records, &origin, &of, &old_ts, &repeated, &old)) return NULL;
+    PyObject *records, *origin, *of, *table, *repeated, *old;
+    long long old_ts;
+    if (!PyArg_ParseTuple(args, "OOOO!LOO", &records, &origin, &of, &PyByteArray_Type, &table, &old_ts, &repeated, &old)) return NULL;
+    if (PyByteArray_Size(table) != sizeof(Ended)) {
+        PyErr_SetString(PyExc_ValueError, "not of no_ended()");
+        return NULL;
+    }
+    Ended *ended = (Ended *)PyByteArray_AsString(table);
+    if (ended->dropped > old_ts) old_ts = ended->dropped;
     Py_ssize_t count = PySequence_Size(records);
     int all_first = 1, failed = count < 0;
     for (Py_ssize_t k = 0; k < count && !failed; k++) {
         PyObject *record = PySequence_GetItem(records, k);
         PyObject *tp = record ? PyTuple_GetItem(record, 0) : NULL, *start = tp ? PyTuple_GetItem(record, 1) : NULL;
-        int is_outcome = start ? PyObject_IsTrue(tp) : -1;
+        long long start_ts = start ? PyLong_AsLongLong(start) : -1;
+        int is_outcome = !start || PyErr_Occurred() ? -1 : PyObject_IsTrue(tp);
         failed = is_outcome < 0;
         if (is_outcome == 1) {
-            if (PyDict_GetItemWithError(of, start)) failed = PyDict_DelItem(of, start);
+            if (PyDict_GetItemWithError(of, start)) failed = PyDict_DelItem(of, start), remember_end(ended, start_ts);
             else all_first = 0, failed = PyErr_Occurred() != NULL;
         } else if (!failed) {
             int found = PyDict_Contains(of, start);
-            int is_new = found ? 0 : PyObject_RichCompareBool(start, old_ts, Py_GT);
-            if (found < 0 || is_new < 0) failed = 1;
-            else failed = is_new ? PyDict_SetItem(of, start, origin) : PyList_Append(found ? repeated : old, record);
+            if (!found) found = has_ended(ended, start_ts);
+            if (found < 0) failed = 1;
+            else if (!found && start_ts > old_ts) failed = PyDict_SetItem(of, start, origin);
+            else failed = PyList_Append(found ? repeated : old, record);
         }
         Py_XDECREF(record);
     }
@@ -497,7 +546,7 @@ static PyMethodDef functions[] = {
     {"calls", calls, METH_VARARGS, NULL},
     {"replies", replies, METH_VARARGS, NULL},
     {"framed", framed, METH_VARARGS, NULL},
-    {"note", note, METH_VARARGS, NULL},
+    {"note", note, METH_VARARGS, NULL}, {"no_ended", no_ended, METH_NOARGS, NULL},
     {"put_entries", put_entries, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
 };

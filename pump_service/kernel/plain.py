@@ -17,6 +17,9 @@ Origin = TypeVar("Origin")
 _HEADER = Struct("<IQI")
 _KEY = Struct(">Q")
 _POINTER = Struct("<Iq")
+ENDED_PER_GENERATION = 16_384
+"""Ended transactions until the former as many are forgotten: a table that fits into a core's cache.
+"""
 _NO_DDL = b"\x38\x00\x40\x00"
 # Records as TiDB writes nearly all of them: nine-byte timestamps, then a prewrite_key of less than
 # 128 bytes.
@@ -122,10 +125,34 @@ def put_entries(
         put(prefix + key(commit if tp else start), pointer(fid, offset))
 
 
+class _EndedTransactions:
+    """Hold the start_ts of the transactions that ended last, in two generations."""
+
+    __slots__ = ("current", "dropped_ts", "former")
+
+    def __init__(self) -> None:
+        self.current: set[int] = set()
+        self.former: set[int] = set()
+        self.dropped_ts = 0
+        """The highest start_ts of what is no longer held."""
+
+    def add(self, start_ts: int) -> None:
+        if len(self.current) == ENDED_PER_GENERATION:
+            self.dropped_ts = max(self.dropped_ts, max(self.former, default=0))
+            self.current, self.former = set(), self.current
+        self.current.add(start_ts)
+
+
+def no_ended() -> Any:
+    """Return what `note` keeps of ended transactions, at the start."""
+    return _EndedTransactions()
+
+
 def note(
     records: Sequence[Record],
     origin: Origin,
     of: dict[int, Origin],
+    ended: Any,
     old_ts: int,
     repeated: list[Record],
     old: list[Record],
@@ -133,16 +160,21 @@ def note(
 ) -> bool:
     """Note the Prewrites that open, and the outcomes, among records (tp, start_ts, …).
 
-    `of` has the origin of open Prewrites. One that is open already goes to `repeated`; another one
-    that began by `old_ts` goes to `old`. Returns False if the Prewrite of an outcome isn't in `of`.
+    `of` has the origin of open Prewrites, `ended` (of `no_ended`) the transactions that ended
+    lately. A Prewrite of either goes to `repeated`. Another one that began by `old_ts`, or before
+    one that `ended` holds no longer, goes to `old`. Returns False if the Prewrite of an outcome
+    isn't in `of`.
     """
+    old_ts = max(old_ts, ended.dropped_ts)
     all_first = True
     for record in records:
         tp, start_ts = record[:2]
         if tp:
             if of.pop(start_ts, None) is None:
                 all_first = False
-        elif start_ts in of:
+            else:
+                ended.add(start_ts)
+        elif start_ts in of or start_ts in ended.current or start_ts in ended.former:
             repeated.append(record)
         elif start_ts > old_ts:
             of[start_ts] = origin

@@ -89,12 +89,12 @@ def test_a_rollback_hides_no_transaction_that_committed(stage: Stage, hostile: C
     assert received(stage, start_ts, *another(stage)) == [(start_ts, commit_ts)]
 
 
-@pytest.mark.parametrize("when", ["open", "open before a restart", "long ago"])
+@pytest.mark.parametrize("when", ["open", "open before a restart", "committed", "long ago"])
 def test_a_second_prewrite_with_other_bytes_is_refused_and_readers_get_the_first(
     stage: Stage, hostile: Client, when: str
 ) -> None:
     start_ts = begin(stage, "first")
-    commit_ts = commit(stage, start_ts) if when == "long ago" else 0
+    commit_ts = commit(stage, start_ts) if when in ("committed", "long ago") else 0
     if when in ("open before a restart", "long ago"):
         stage.pump.kill()
         stage.pump.start()

@@ -343,20 +343,45 @@ def test_entries_of_the_index_are_the_same(compiled):
 
 
 @given(
-    st.lists(st.tuples(st.integers(0, 2), st.integers(1, 12), st.just(0), st.just(b""))),
+    st.lists(
+        st.lists(st.tuples(st.integers(0, 2), st.integers(1, 12), st.just(0), st.just(b""))),
+        max_size=4,
+    ),
     st.sets(st.integers(1, 12)),
     st.integers(0, 12),
 )
-def test_the_same_prewrites_are_known_or_doubtful(compiled, records, opened, old_ts):
+def test_the_same_prewrites_are_known_or_doubtful(compiled, reads, opened, old_ts):
     outcomes = []
     for each in (compiled, plain):
-        of, repeated, old = dict.fromkeys(opened, "first"), [], []
-        all_first = each.note(records, "later", of, old_ts, repeated, old)
-        outcomes.append((all_first, of, repeated, old))
+        of, ended, found = dict.fromkeys(opened, "first"), each.no_ended(), []
+        for records in reads:
+            repeated, old = [], []
+            all_first = each.note(records, "later", of, ended, old_ts, repeated, old)
+            found.append((all_first, dict(of), repeated, old))
+        outcomes.append(found)
     assert outcomes[0] == outcomes[1]
     for wrong in ([(0,)], [7], [(0, [])], [(1, [])]):
         with pytest.raises((IndexError, TypeError, SystemError)):
-            compiled.note(wrong, "", {}, 0, [], [])
+            compiled.note(wrong, "", {}, compiled.no_ended(), 0, [], [])
+    with pytest.raises(ValueError, match="no_ended"):
+        compiled.note([], "", {}, bytearray(8), 0, [], [])
+
+
+@pytest.mark.parametrize("kernel", ["compiled", "plain"])
+def test_of_every_transaction_that_ended_another_prewrite_is_repeated_or_old(compiled, kernel):
+    each, count = (compiled if kernel == "compiled" else plain), 3 * plain.ENDED_PER_GENERATION
+    starts = list(range(START, START + count))
+    random.Random(1).shuffle(starts)
+    of, ended = {}, each.no_ended()
+    assert each.note([(0, ts, 0, b"") for ts in starts], "", of, ended, 0, [], [])
+    assert each.note([(1, ts, 0, b"") for ts in starts], "", of, ended, 0, [], []) and not of
+    repeated, old = [], []
+    again = [(0, ts, 0, b"") for ts in starts]
+    each.note(again, "", of, ended, 0, repeated, old)
+    assert not of and len(repeated) + len(old) == count
+    assert repeated == again[-len(repeated) :] and len(repeated) >= plain.ENDED_PER_GENERATION
+    each.note([(0, START + count, 0, b"")], "new", of, ended, 0, repeated, old)
+    assert of == {START + count: "new"}
 
 
 @pytest.mark.parametrize("key", [b"", b"k" * 7, b"k" * 300])
