@@ -21,6 +21,7 @@ _COMMANDS = {
     "down": "Stop the one-machine stack.",
     "status": "Show processes, checkpoint and lag.",
     "metrics": "Serve or push Prometheus metrics.",
+    "doctor": "Check everything that a pipeline needs, and name each way out.",
     "top": "Show replication live: state, throughput and lag.",
     "pipelines": "List pipelines with state and lag.",
     "pause": "Pause landing or applying.",

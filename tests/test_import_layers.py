@@ -84,7 +84,17 @@ ETL = {
         "settings",
         "spark",
     },
-    "operate": {"cached_value", "changes", "downstream", "history", "landing", "settings"},
+    "operate": {
+        "cached_value",
+        "changes",
+        "copy",
+        "display_units",
+        "downstream",
+        "history",
+        "landing",
+        "settings",
+        "spark",
+    },
     "tasks": {
         "apply",
         "copy",

@@ -103,7 +103,7 @@ def check_takeover(settings: Settings) -> Iterator[Finding]:
                     Finding(STOPS, f"another writer: {seen}")
                     for seen in seen_writing(settings, drainers)
                 )
-            yield from _tidb_servers(etcd)
+            yield from tidb_server_findings(etcd)
             yield from _relay(settings, pd.cluster_id, checkpoint)
             if reached:
                 yield from _database(settings, pd, checkpoint)
@@ -195,7 +195,8 @@ def _pump(pump: NodeStatus, checkpoint: Checkpoint | None) -> Iterator[Finding]:
         )
 
 
-def _tidb_servers(etcd: EtcdClient) -> Iterator[Finding]:
+def tidb_server_findings(etcd: EtcdClient) -> Iterator[Finding]:
+    """Yield for each TiDB server whether it writes binlogs. Raises EtcdError."""
     for item in etcd.range_prefix(PREFIX).items:
         address, _, what = item.key.removeprefix(PREFIX).rpartition("/")
         if what != "info":
@@ -365,4 +366,4 @@ def _tables_finding(kind: str, tables: list[Table], what: str) -> Iterator[Findi
         yield Finding(kind, f"{len(names)} tables {what}: {', '.join(names[:_MAX_SHOWN])}{more}")
 
 
-__all__ = ["DIFFERS", "OK", "STOPS", "Finding", "check_takeover"]
+__all__ = ["DIFFERS", "OK", "STOPS", "Finding", "check_takeover", "tidb_server_findings"]

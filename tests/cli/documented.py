@@ -81,6 +81,7 @@ BY_A_TEST = {
     r"sluice verify( --json)?": "tests/etl/verify/test_verify_running.py",
     r"sluice reapply .*": "tests/etl/verify/reapply/test_reapply_command.py",
     r"sluice (relay show .*|pause( apply)?|resume)": "tests/cli/test_operate.py",
+    r"sluice doctor": "tests/cli/test_doctor.py",
     r"sluice grants .*": "tests/cli/test_takeover_check.py",
     r"sluice takeover": "tests/cli/test_changing_hands.py",
     r"sluice pipelines": "tests/cli/test_pipelines_command.py",

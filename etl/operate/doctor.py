@@ -1,0 +1,228 @@
+"""Check everything that a running pipeline needs: what answers, what is short, what holds it back.
+
+It reads from every party and writes nothing. Each result that isn't right names a way out.
+"""
+
+from __future__ import annotations
+
+import functools
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from sluice.errors import ours
+from sluice.etl.cached_value import SourcePoller
+from sluice.etl.copy.tidb_session import TidbAddress, TidbSession
+from sluice.etl.display_units import format_duration, format_size
+from sluice.etl.downstream import MySQLSession
+from sluice.etl.operate.overview import Overview, overview
+from sluice.etl.operate.takeover_check import OK as RIGHT
+from sluice.etl.operate.takeover_check import tidb_server_findings
+from sluice.etl.settings import Downstream, Settings
+from sluice.etl.spark.session import check_reachable
+from sluice.relay.url import local_folder
+from sluice.tidb import EtcdClient, PDClient, tso
+
+__all__ = ["FAIL", "OK", "WARN", "CheckResult", "check_pipeline"]
+
+OK, WARN, FAIL = "ok", "warn", "fail"
+_TIMEOUT_S = 15.0
+_PD_TIMEOUT_S = 5.0
+_MAX_SKEW_MS = 1_000
+_MIN_FREE_RATIO, _MIN_FREE_BYTES = 0.1, 5 * 10**9
+_MAX_VERIFIED_AGE_MS = 7 * 86_400_000
+
+
+@dataclass(frozen=True, slots=True)
+class CheckResult:
+    """One result. `area`: what it is about; `state`: OK, WARN or FAIL; `hint`: a way out."""
+
+    area: str
+    state: str
+    text: str
+    hint: str = ""
+
+
+def check_pipeline(settings: Settings) -> list[CheckResult]:
+    """Return the results of all checks, which run side by side.
+
+    It never raises for what can't be reached: that is a result.
+    """
+    checks = {name: functools.partial(_run, name, settings) for name in _CHECKS}
+    found = SourcePoller().poll(checks, _TIMEOUT_S)
+    results: list[CheckResult] = []
+    for name in _CHECKS:
+        if name in found.values:
+            results += found.values[name]
+        else:
+            text = f"no answer within {_TIMEOUT_S:.0f} s"
+            results.append(CheckResult(name, FAIL, text, _HINTS[name]))
+    return results
+
+
+def _run(area: str, settings: Settings) -> list[CheckResult]:
+    results: list[CheckResult] = []
+    try:
+        results.extend(_CHECKS[area](settings))  # what came before an error stays
+    except Exception as error:
+        results.append(CheckResult(area, FAIL, str(ours(error)), _HINTS[area]))
+    return results
+
+
+def _upstream(settings: Settings) -> Iterator[CheckResult]:
+    upstream, area = settings.upstream, "upstream"
+    with PDClient(upstream.pd_urls, tls=upstream.tls(), timeout_s=_PD_TIMEOUT_S) as pd:
+        skew_ms = tso.ms_between(tso.wall_clock(), pd.tso())
+        yield CheckResult(area, OK, f"cluster {pd.cluster_id} at {upstream.pd_urls}")
+    if abs(skew_ms) > _MAX_SKEW_MS:
+        yield CheckResult(
+            area,
+            WARN,
+            f"this machine's clock differs from PD's by {skew_ms:,} ms",
+            "keep both by NTP: times ago and ages of windows go by this machine's clock",
+        )
+
+
+def _tidb(settings: Settings) -> Iterator[CheckResult]:
+    upstream = settings.upstream
+    if settings.open_relay().known_pumps.load().is_captured or upstream.source == "capture":
+        yield CheckResult("tidb", OK, "changes are captured from TiKV; TiDB needs no binlog")
+    else:
+        with EtcdClient(upstream.pd_urls, tls=upstream.tls(), timeout_s=_PD_TIMEOUT_S) as etcd:
+            for found in tidb_server_findings(etcd):
+                if found.kind == RIGHT:
+                    yield CheckResult("tidb", OK, found.text)
+                else:
+                    yield CheckResult("tidb", WARN, found.text, "see [binlog] in TiDB's settings")
+    if upstream.sql_host:
+        address = TidbAddress.from_settings(upstream)
+        TidbSession(address).close()
+        yield CheckResult("tidb", OK, f"{address.user}@{address.shown} may log in for copies")
+
+
+def _downstream(settings: Settings) -> Iterator[CheckResult]:
+    target = settings.target
+    if not isinstance(target, Downstream):
+        yield CheckResult("downstream", OK, f"{settings.downstream.type}: no database to check")
+        return
+    session = MySQLSession(target)
+    try:
+        session.connect()  # looks at the version, the variables and the rights
+        yield CheckResult(
+            "downstream",
+            OK,
+            f"{session.address}: {session.dialect}; its variables and the user's rights suffice",
+        )
+    finally:
+        session.close()
+
+
+def _spark(settings: Settings) -> Iterator[CheckResult]:
+    check_reachable(settings.spark)
+    yield CheckResult("spark", OK, f"{settings.spark.remote} takes connections")
+
+
+def _disk(settings: Settings) -> Iterator[CheckResult]:
+    for name, url in (("relay log", settings.relay.url), ("archive", settings.archive_url)):
+        folder = local_folder(url)
+        if folder is None:
+            continue
+        place = Path(folder)
+        while not place.exists():
+            place = place.parent
+        usage = shutil.disk_usage(place)
+        text = f"{name} {url}: {format_size(usage.free)} of {format_size(usage.total)} are free"
+        if usage.free < max(_MIN_FREE_BYTES, _MIN_FREE_RATIO * usage.total):
+            yield CheckResult(
+                "disk", WARN, text, "[relay] keep and `sluice archive retain` say what may go"
+            )
+        else:
+            yield CheckResult("disk", OK, text)
+
+
+def _replication(settings: Settings) -> Iterator[CheckResult]:
+    seen = overview(settings, _TIMEOUT_S / 2)
+    for blocker in seen.held_back:
+        yield CheckResult("replication", FAIL, blocker, "`sluice status` has the details")
+    if not seen.held_back:
+        lag_ms = seen.downstream.lag_ms
+        lag = "has no checkpoint yet" if lag_ms is None else f"lag {_ago(lag_ms)}"
+        yield CheckResult("replication", OK, f"nothing holds it back; {seen.downstream.name} {lag}")
+    yield from _pumps(seen)
+    yield from _safety(seen)
+
+
+def _pumps(seen: Overview) -> Iterator[CheckResult]:
+    present = [pump for pump in seen.pumps if pump.registry_state != "offline"]
+    online = [pump for pump in present if pump.registry_state == "online"]
+    names = ", ".join(f"{pump.node_id} ({_ago(pump.lag_ms)} behind)" for pump in online)
+    if not present:
+        yield CheckResult("pumps", FAIL, "none is registered", "start one: `sluice pump --help`")
+    elif len(online) == 1:
+        waits = "landing waits" if online[0].is_captured else "TiDB has none to write to, and stops"
+        yield CheckResult(
+            "pumps",
+            WARN,
+            f"only one is online: {names}. While it is replaced {waits}",
+            "start a second one",
+        )
+    else:
+        yield CheckResult("pumps", OK, f"{len(online)} online: {names}")
+
+
+def _safety(seen: Overview) -> Iterator[CheckResult]:
+    archive, verified = seen.archive, seen.verified
+    if not archive.hi:
+        yield CheckResult(
+            "archive", WARN, "nothing is archived: no moment can be restored", "`sluice archive`"
+        )
+    elif not archive.promised_ts:
+        yield CheckResult(
+            "archive",
+            WARN,
+            f"through {tso.text(archive.hi)}, without a snapshot to restore from",
+            "`sluice snapshot`",
+        )
+    else:
+        yield CheckResult(
+            "archive",
+            OK,
+            f"every moment from {tso.text(archive.promised_ts)} through {tso.text(archive.hi)} can"
+            " be restored",
+        )
+    if verified.age_ms is None:
+        yield CheckResult("verify", WARN, "both sides were never compared", "`sluice verify`")
+    elif verified.age_ms > _MAX_VERIFIED_AGE_MS:
+        yield CheckResult(
+            "verify", WARN, f"both sides were last compared {_ago(verified.age_ms)} ago",
+            "`sluice verify`",
+        )  # fmt: skip
+    elif not verified.differences:
+        yield CheckResult(
+            "verify",
+            OK,
+            f"{verified.tables} tables were equal, the oldest look {_ago(verified.age_ms)} ago",
+        )
+
+
+def _ago(ms: float) -> str:
+    return format_duration(ms / 1000) if ms >= 1_000 else f"{ms:.0f} ms"
+
+
+_CHECKS: dict[str, Callable[[Settings], Iterator[CheckResult]]] = {
+    "upstream": _upstream,
+    "tidb": _tidb,
+    "downstream": _downstream,
+    "spark": _spark,
+    "disk": _disk,
+    "replication": _replication,
+}
+_HINTS = {
+    "upstream": "see [upstream] pd-urls and ssl-ca, and whether PD runs",
+    "tidb": "see [upstream] sql-host and sql-user, and whether TiDB runs",
+    "downstream": "`sluice grants` prints the rights that are needed",
+    "spark": "start it, or see [spark] remote",
+    "disk": "see [relay] url and [archive] url",
+    "replication": "`sluice status` has the details",
+}
