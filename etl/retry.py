@@ -19,6 +19,10 @@ What comes back after a moment is found soon.
 """
 _DELAY_S = 0.1, 5.0
 _LOG_INTERVAL_S = 30.0
+_LONG_WAIT_S = 60.0
+"""A restart of a server is over by then, and the lag is something that people ask about."""
+LONG_WAITS = "sluice.waiting"
+"""Logger of one warning for each wait of more than a minute, which `[airflow] notify` gets."""
 _SHOWN_CHARS = 500
 
 
@@ -35,6 +39,7 @@ class RetryBackoff:
         self._since = 0.0  # Unix time
         self._began = self._logged_at = 0.0  # by a clock that nobody sets
         self._last: type[SluiceError] | None = None
+        self._is_long = False
 
     def after(self, error: SluiceError, where: str = "") -> float:
         """Return how many seconds to wait after one more failure.
@@ -45,6 +50,7 @@ class RetryBackoff:
         now = time.monotonic()
         if not self._failures:
             self._since, self._began, self._last = time.time(), now, None
+            self._is_long = False
         least, most = _DELAY_S
         delay = min(max(least, (now - self._began) * _DELAY_FRACTION), most)
         self._failures += 1
@@ -59,6 +65,11 @@ class RetryBackoff:
                 self._failures,
                 type(error).__name__,
                 one_line(error),
+            )
+        if not self._is_long and now - self._began >= _LONG_WAIT_S:
+            self._is_long = True
+            logging.getLogger(LONG_WAITS).warning(
+                "%s has waited for a minute: %s", self._who, one_line(error)
             )
         return delay
 

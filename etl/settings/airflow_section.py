@@ -43,12 +43,17 @@ class Airflow:
     """Priority of the tasks of `replicate` among those that wait for a slot; others have 1."""
     owner: str = "sluice"
     """Owner of the DAGs, as Airflow shows and filters it."""
+    owner_link: str = ""
+    """Address behind the owner's name: a page, or ``mailto:``."""
+    access_control: dict[str, str] = field(default_factory=dict)
+    """Airflow's actions on these DAGs by role: ``Ops = "can_read, can_edit"``."""
     tags: list[str] = field(default_factory=list)
     """Tags of the DAGs, beside ``sluice`` and the pipeline's name."""
     notify: str = ""
     """A notifier (`BaseNotifier`) or a function of one parameter, the context: ``module.name``.
 
-    It is called when a task has failed, which means that an operator must act.
+    It is called when a task has failed, which means that an operator must act, and when a task has
+    waited for a minute: then the context's ``exception`` is a TaskWaits.
     """
     timeout: str = ""
     """How long a task of a job may take, such as ``12h``: then the job is paused, and the task is

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from sluice.airflow.messages import PROTOCOL, JsonLines, distribution
+from sluice.airflow.notifying import notified_of_waits
 from sluice.airflow.versions import AirflowException, AirflowFailException, AirflowNotFoundException
 from sluice.errors import SluiceError
 from sluice.etl.settings.pipelines import NamedPipeline
@@ -48,7 +49,8 @@ def call_task(pipeline: NamedPipeline, name: str, /, **arguments: Any) -> Any:
     A task that was ended gets AirflowException; in this process KeyboardInterrupt.
     """
     try:
-        return call(pipeline, name, **arguments)
+        with notified_of_waits(pipeline.airflow.notify):
+            return call(pipeline, name, **arguments)
     except SluiceError as error:
         if error.transient:
             raise

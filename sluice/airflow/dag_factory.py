@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from pkgutil import resolve_name
 from typing import Any
 
 from airflow.providers.standard.operators.hitl import ApprovalOperator
 from airflow.sdk import DAG, Param, task
 
 from sluice.airflow.agent_client import call_task
+from sluice.airflow.notifying import Notifier
 from sluice.airflow.operators import SluiceJobOperator, log_hint
 from sluice.airflow.versions import (
     AirflowSkipException,
@@ -79,6 +79,10 @@ def dag_per_pipeline(
         else:
             usual["default_args"] |= _job_options(section)
             usual |= {"deadline": _deadline(section)} if section.deadline else {}
+        if section.owner_link:
+            usual["owner_links"] = {section.owner: section.owner_link}
+        if section.access_control:
+            usual["access_control"] = _access_control(section)
         usual["default_args"] |= options.get("default_args", {})
         with DAG(
             pipeline.dag_id(kind),
@@ -92,7 +96,7 @@ def dag_per_pipeline(
 
 
 def _task_options(section: Airflow) -> dict[str, Any]:
-    notifiers = [_Notifier(section.notify)] if section.notify else []
+    notifiers = [Notifier(section.notify)] if section.notify else []
     return {
         "owner": section.owner,
         "on_failure_callback": [log_hint, *notifiers],
@@ -117,21 +121,18 @@ def _deadline(section: Airflow) -> DeadlineAlert:
     )
 
 
+def _access_control(section: Airflow) -> dict[str, dict[str, set[str]]]:
+    """Return what roles may do, as the FAB auth manager takes it."""
+    return {
+        role: {"DAGs": {action.strip() for action in actions.split(",")}}
+        for role, actions in section.access_control.items()
+    }
+
+
 def _description(doc: str | None) -> str:
     """Return a DAG file's first line without the DAG's name."""
     text = (doc or "").partition("\n")[0].partition(": ")[2]
     return text[:1].upper() + text[1:]
-
-
-class _Notifier:
-    """`[airflow] notify`, imported when a task has failed."""
-
-    def __init__(self, path: str) -> None:
-        self._path = path
-
-    def __call__(self, context: Any) -> None:
-        target = resolve_name(self._path)
-        (target() if isinstance(target, type) else target)(context)
 
 
 def plan_task(pipeline: NamedPipeline, kind: str) -> Any:

@@ -100,6 +100,9 @@ tags = ["gold"]
 timeout = "12h"
 notify = "tests.dags.test_dags.remember"
 deadline = "2h"
+owner-link = "mailto:data@example.com"
+[airflow.access-control]
+Ops = "can_read, can_edit"
 """
 
 
@@ -126,6 +129,8 @@ def test_the_dags_stand_in_a_shared_airflow_as_their_pipeline_says(tmp_path):
             timedelta(hours=12),
         )
         assert restore.deadline and not replicate.deadline
+        assert restore.owner_links == {"data-platform": "mailto:data@example.com"}
+        assert restore.access_control["Ops"]["DAGs"] == {"can_read", "can_edit"}
         assert all(
             dag.description and dag.is_paused_upon_creation is None for dag in (replicate, restore)
         )

@@ -11,6 +11,8 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from sluice.airflow import agent, calls
+from sluice.errors import MachineError
+from sluice.etl import retry
 from sluice.etl.settings.secrets import connection_of
 from sluice.etl.tasks import job_kinds
 from sluice.relay.jobs import DONE, Jobs, WriteScope
@@ -48,6 +50,12 @@ class CountingKind(job_kinds.JobKind):
         return SimpleNamespace(state=DONE, warnings=())
 
 
+def wait_long() -> None:
+    """Wait as a task does whose server is away, without its minute."""
+    retry._LONG_WAIT_S = 0.0
+    retry.RetryBackoff(logging.getLogger("sluice"), "the task wait").after(MachineError("no route"))
+
+
 def program(folder: Path) -> Path:
     """A program that `[airflow] python` may name: an agent in a process of its own."""
     path = folder / "agent"
@@ -65,6 +73,7 @@ if __name__ == "__main__":
         **calls.CALLS,
         "password": lambda pipeline, name: connection_of("a key", name).password,
         "pid": lambda pipeline: os.getpid(),
+        "wait": lambda pipeline: wait_long(),
         "stray": lambda pipeline: print("for nobody"),
     }
     agent.CALLS = calls.CALLS
