@@ -7,7 +7,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 PYTHON := .venv/bin/python
 SLUICE := .venv/bin/sluice
-KAFKA_TESTS := tests/etl/downstream/sinks/test_kafka_*.py tests/etl/verify/reapply/test_reapply_kafka.py
+KAFKA_TESTS := tests/etl/downstream/sinks/test_kafka_*.py tests/etl/downstream/sinks/test_schema_registry.py tests/etl/verify/reapply/test_reapply_kafka.py
 DOWNSTREAM_TESTS := tests/etl/downstream tests/etl/verify tests/etl/apply tests/etl/copy/test_random_tables.py
 
 help: ## this list
@@ -51,7 +51,7 @@ test-cluster: setup ## all recordings through a Spark cluster whose workers and 
 test-downstream: setup ## sinks, DDL, checkpoint, verification and applying against a real MySQL, or a server of yours: PORT=3306
 	@$(if $(PORT),$(PYTHON) -m pytest -n0 --downstream-server $(PORT),tests/real_mysql.sh) $(DOWNSTREAM_TESTS)
 
-test-kafka: setup ## the Kafka sink against a real Apache Kafka broker, of jars from Maven Central
+test-kafka: setup ## the Kafka sink against a real Kafka broker and schema registry, from Maven Central
 	@$(PYTHON) -m tests.kafka_broker $(KAFKA_TESTS)
 
 kafka-tests:

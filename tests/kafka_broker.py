@@ -4,7 +4,8 @@
 
 The jars of `kafka_jars.txt` go to .venv/kafka, once, and each must have its listed SHA-256. The
 broker is its own controller (KRaft), listens on free loopback ports and keeps its data in a
-temporary folder. Tests find it in SLUICE_TEST_KAFKA. MAVEN_CENTRAL=URL is another repository.
+temporary folder. Tests find it in SLUICE_TEST_KAFKA, and a schema registry
+(`tests.schema_registry`) in SLUICE_TEST_REGISTRY. MAVEN_CENTRAL=URL is another repository.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ from pathlib import Path
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
+
+from tests.schema_registry import running_schema_registry, unpacked
 
 ROOT = Path(__file__).parents[1]
 LIST = Path(__file__).with_name("kafka_jars.txt")
@@ -145,12 +148,26 @@ def _wait(server: subprocess.Popen[bytes], address: str, log: Path) -> None:
                 return
 
 
+@contextlib.contextmanager
+def _registry() -> Iterator[str]:
+    """Start a schema registry and yield its URL; "" where it can't be had."""
+    try:
+        jars = unpacked(JARS, _fetch)
+    except NotAvailableError as error:
+        print(f"kafka_broker: no test ran on a real schema registry: {error}", file=sys.stderr)
+        yield ""
+        return
+    with running_schema_registry(jars, *_free_ports(1)) as url:
+        yield url
+
+
 def main(arguments: list[str]) -> int:
     """Run pytest beside a broker."""
     try:
-        with running_broker() as address:
-            print(f"kafka_broker: Apache Kafka at {address}", flush=True)
+        with running_broker() as address, _registry() as registry:
+            print(f"kafka_broker: Apache Kafka at {address}, registry at {registry}", flush=True)
             environment = os.environ | {"SLUICE_TEST_KAFKA": address}
+            environment |= {"SLUICE_TEST_REGISTRY": registry} if registry else {}
             command = [sys.executable, "-m", "pytest", "-n0", *arguments]
             return subprocess.call(command, cwd=ROOT, env=environment)
     except NotAvailableError as error:
