@@ -50,6 +50,7 @@ _COMMANDS = {
     "as-of": "Show past tables, or differences between two moments.",
     "find": "Find past transactions and DDL.",
     "undo": "Take past transactions back, as SQL or in TiDB.",
+    "init": "Write a sluice.toml, and check what it names.",
     "config": "Convert a drainer.toml into a sluice.toml.",
     "replay": "Replay a recording into the running stack.",
     "spark": "Run a process of a Spark cluster.",

@@ -10,8 +10,9 @@ from collections import namedtuple
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
-from sluice.cli import main
+from sluice.cli import group, main
 from sluice.etl import operate
 from sluice.etl.operate import doctor
 from sluice.etl.operate.doctor import FAIL, OK, WARN, check_pipeline
@@ -101,3 +102,59 @@ def test_what_does_not_answer_is_a_result_and_the_rest_is_checked(
     with pytest.raises(SystemExit):
         main(["doctor", "--config", file, "--json"])
     assert {each["state"] for each in json.loads(capsys.readouterr().out)} >= {FAIL}
+
+
+def test_init_writes_settings_that_load_checks_them_and_names_the_next_command(
+    upstream: str,  # noqa: F811
+    mariadb: MariaDBServer,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    file = tmp_path / "sluice.toml"
+    with mariadb.connect() as connection, connection.cursor() as cursor:
+        cursor.execute("CREATE OR REPLACE USER bare@'%' IDENTIFIED BY 'geheim-78'")
+    monkeypatch.setenv("SLUICE_DOWNSTREAM_PASSWORD", "geheim-78")
+
+    def ran(*words: str) -> tuple[int | str | None, str]:
+        with pytest.raises(SystemExit) as ended:
+            main(
+                [
+                    *("init", "--pd-urls", upstream, "--tidb", "reader@127.0.0.1:1"),
+                    *("--downstream", f"bare@127.0.0.1:{mariadb.port}"),
+                    *("--relay-url", (tmp_path / "relay").as_uri(), "--output", str(file), *words),
+                ]
+            )
+        return ended.value.code, "".join(capsys.readouterr())
+
+    code, text = ran()
+    settings = load_settings(file)
+    assert settings.upstream.pd_urls == upstream
+    assert (settings.upstream.sql_user, settings.upstream.sql_port) == ("reader", 1)
+    assert (settings.downstream.user, settings.downstream.port) == ("bare", mariadb.port)
+    assert code == 1
+    assert re.search("^ok +upstream ", text, re.MULTILINE)
+    assert re.search("^FAIL +downstream .*lacks rights", text, re.MULTILINE)
+    assert f"`sluice grants --config {file}`" in text
+    assert f"then `sluice doctor --config {file}`" in text
+    assert "geheim-78" not in text + file.read_text()
+    before = file.read_text()
+    code, text = ran()
+    assert code == 1 and "is there already" in text and file.read_text() == before
+    assert ran("--tidb", "no address here")[0] == 2
+
+
+def test_init_asks_for_what_the_options_leave_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "sluice.toml"
+    done = CliRunner().invoke(
+        group,
+        ["init", "--output", str(file), "--relay-url", (tmp_path / "relay").as_uri()],
+        input='http://127.0.0.1:1\nnot an address\n[::1]:4000\nu"x@db.example\n',
+    )
+    assert "no address" in done.output
+    settings = load_settings(file)
+    assert (settings.upstream.sql_host, settings.upstream.sql_user) == ("::1", "root")
+    assert (settings.downstream.host, settings.downstream.user) == ("db.example", 'u"x')
+    assert settings.downstream.port == 3306
