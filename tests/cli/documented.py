@@ -26,6 +26,8 @@ def typed() -> dict[str, set[str]]:
         for line in re.findall(r"^ {4,}(?:\$ )?(\S.*)$", text, re.MULTILINE):
             words = re.sub(r" +# .*", "", line).split()
             name = words[0].rsplit("/", 1)[-1]
+            if words[1:2] == ["="]:
+                continue  # a setting
             if _PROGRAMS.fullmatch(name) and (len(words) > 1 or "/" in words[0]):
                 found.setdefault(" ".join([name, *words[1:]]), set()).add(page.name)
     return found
