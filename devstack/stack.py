@@ -28,19 +28,16 @@ from sluice.devstack.launch import (
     PORT_NAMES,
     PUMP_NAMES,
     MissingProgram,
-    Service,
     StackPaths,
-    base_environment,
     build_parts,
-    secrets_of,
 )
 from sluice.devstack.launch.pump import BEGIN_TS
+from sluice.devstack.part_starter import PartStarter
 from sluice.devstack.processes import ProcessId, is_alive, start_ticks
 from sluice.devstack.repository import DAGS, default_home, recording_folder
 from sluice.devstack.state import (
     StackError,
     StackState,
-    StartedService,
     choose_ports,
     load_state,
     locked,
@@ -49,7 +46,6 @@ from sluice.devstack.state import (
 )
 
 DEFAULT_RECORDING = "tests/recordings/shop"
-_LOG_TAIL_LINES = 15
 
 Report = Callable[[str], None]
 
@@ -172,7 +168,8 @@ class Stack:
                 parts = build_parts(site, self._dags)
             except MissingProgram as error:
                 raise StackError(str(error)) from None
-            self._start_all([parts[name] for name in wanted], report)
+            starter = PartStarter(self.home, self._state_lock, self._children)
+            starter.start([parts[name] for name in wanted], report)
             return wanted
 
     def claim(self) -> None:
@@ -207,104 +204,6 @@ class Stack:
                     " that, or move the whole stack to other ports: sluice down, then sluice up"
                 )
         return choose_ports(PORT_NAMES, state.ports)
-
-    def _start_all(self, parts: list[Service], report: Report) -> None:
-        ready = {part.name: threading.Event() for part in parts}
-        failed = threading.Event()
-        errors: list[StackError] = []
-
-        def start(part: Service) -> None:
-            try:
-                for needed in part.needs:
-                    while needed in ready and not ready[needed].wait(0.05):
-                        if failed.is_set():
-                            return
-                began = time.monotonic()
-                self._start(part, failed)
-                if not failed.is_set():
-                    report(
-                        f"{part.name:<22} ready after {time.monotonic() - began:4.1f} s  "
-                        f" {part.summary}".rstrip()
-                    )
-            except StackError as error:
-                errors.append(error)
-                failed.set()
-            except Exception as error:
-                errors.append(StackError(f"{part.name} could not be started: {error}"))
-                failed.set()
-            else:
-                ready[part.name].set()
-
-        with ThreadPoolExecutor(len(parts), thread_name_prefix="start") as pool:
-            futures = [pool.submit(start, part) for part in parts]
-            try:
-                for future in futures:
-                    future.result()
-            except BaseException:
-                failed.set()
-                raise
-        if errors:
-            raise errors[0]
-
-    def _start(self, part: Service, cancelled: threading.Event) -> None:
-        part.prepare()
-        if cancelled.is_set():
-            return
-        log = self.home / "logs" / f"{part.name}.log"
-        env = {
-            **base_environment(),
-            **part.env,
-            **secrets_of(part),
-            processes.STATE_MARK: str(self.home),
-            processes.PART_MARK: part.name,
-        }
-        log_start = log.stat().st_size if log.exists() else 0
-        started_ms = int(time.time() * 1000)
-        child, process = processes.spawn(part.argv, env, part.cwd, log)
-        self._children[part.name] = child
-        with self._state_lock:
-            state = self.state()
-            state.parts[part.name] = StartedService(
-                process,
-                LOOPBACK,
-                dict(part.ports),
-                list(part.argv),
-                dict(part.env),
-                str(log),
-                started_ms,
-            )
-            save_state(self.home, state)
-        self._wait_ready(part, child, log, log_start, cancelled)
-
-    def _wait_ready(
-        self,
-        part: Service,
-        child: subprocess.Popen[bytes],
-        log: Path,
-        log_start: int,
-        cancelled: threading.Event,
-    ) -> None:
-        deadline = time.monotonic() + part.start_timeout_s
-        pause = 0.05
-        while not cancelled.is_set():
-            code = child.poll()
-            if code is not None:
-                how = f"exit code {code}" if code >= 0 else f"signal {-code}"
-                raise StackError(
-                    f"{part.name} ended while starting ({how}).\n{_tail(log, log_start)}"
-                )
-            try:
-                part.probe()
-                return
-            except Exception as error:
-                if time.monotonic() > deadline:
-                    reason = f"{type(error).__name__}: {error}"
-                    raise StackError(
-                        f"{part.name} was not ready within {part.start_timeout_s:.0f} s; the last"
-                        f" answer: {reason}\n{_tail(log, log_start)}"
-                    ) from None
-            time.sleep(pause)
-            pause = min(pause * 1.5, 0.3)
 
     def _write_settings(self, site: StackPaths) -> None:
         pd, spark = (
@@ -470,16 +369,3 @@ def _becomes_free(port: int) -> bool:
             return False
         time.sleep(0.05)
     return True
-
-
-def _tail(log: Path, start: int) -> str:
-    """Return the last lines that a part wrote since `start`, with the name of the file."""
-    try:
-        with log.open("rb") as file:
-            file.seek(max(start, log.stat().st_size - 16_384))
-            lines = file.read().decode("utf-8", "replace").splitlines()
-    except OSError:
-        return f"(no log at {log})"
-    if not lines:
-        return f"It wrote nothing to {log}."
-    return f"The end of {log}:\n" + "\n".join(f"  {line}" for line in lines[-_LOG_TAIL_LINES:])

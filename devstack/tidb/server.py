@@ -6,9 +6,7 @@ The TiDB replays or works, and has its SQL port.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import random
-from collections.abc import Coroutine
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +14,7 @@ from typing import Any
 import grpc
 
 from sluice.devstack.collations import recorded_new_collations
-from sluice.devstack.recording import Recording, RecordingError
+from sluice.devstack.recording import Recording
 from sluice.devstack.tidb.accident import delete_everything
 from sluice.devstack.tidb.captured_ddl import CapturedDDL
 from sluice.devstack.tidb.change_data import ACCIDENTS, ChangeData, regions_of
@@ -28,7 +26,6 @@ from sluice.devstack.tidb.ddl_writer import ColumnSpec, DDLWriter
 from sluice.devstack.tidb.etcd_proxy import EtcdProxy
 from sluice.devstack.tidb.oracle import Oracle
 from sluice.devstack.tidb.pd import CAPTURED_VERSION, PDService
-from sluice.devstack.tidb.player import RecordingPlayer, ReplayError, ReplayOptions
 from sluice.devstack.tidb.pump_writer import (
     STRATEGIES,
     PumpWriter,
@@ -40,13 +37,12 @@ from sluice.devstack.tidb.sql import ClusterState, SQLServer, Versions
 from sluice.devstack.tidb.store import Store
 from sluice.devstack.tidb.tidb_server import TiDBServer, UpstreamState
 from sluice.devstack.tidb.tikv import TiKVService
+from sluice.devstack.tidb.upstream_work import OPEN_TIMEOUT_S, UpstreamWork
 from sluice.devstack.tidb.variables import put_variables
-from sluice.devstack.tidb.workload import Workload, WorkloadError, WorkloadOptions
 from sluice.tidb import column_types, pb_grpc
 
 _STORE_ID = 1
 _COMMITS_PER_PAGE = 10_000
-_OPEN_TIMEOUT_S = 20.0
 _SERVER_OPTIONS = [
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),
@@ -104,15 +100,9 @@ class Cluster:
         self._upstream = UpstreamState(
             self.oracle, self.store, self.history, self.commits, self._versions
         )
-        self.state = "idle"
-        self.error: str | None = None
+        self.work = UpstreamWork(self.recording, self._upstream, self._writer)
         self.port = self.control_port = self.sql_port = 0
-        self._player: RecordingPlayer | None = None
-        self._workload: Workload | None = None
         self._emptied: set[int] = set()
-        self._task: asyncio.Task[None] | None = None
-        self._until_ts: int | None = None
-        self._opening = False
         self._capture: ChangeWriter | None = None
         if options.has_capture:
             meta = self.recording.meta_keys() if self.recording else ()
@@ -158,8 +148,8 @@ class Cluster:
                 "POST /replay": self.replay,
                 "POST /stop": self.stop_work,
                 "GET /commits": self.list_commits,
-                "POST /workload": self.start_workload,
-                "GET /workload": self.workload_status,
+                "POST /workload": self.work.start_workload,
+                "GET /workload": self.work.workload_status,
                 "POST /tidb": self.tidb,
                 "POST /gc": self.collect_garbage,
                 "POST /column": self.add_column,
@@ -174,13 +164,13 @@ class Cluster:
         state = ClusterState(
             self._versions,
             take_ts=lambda: asyncio.run_coroutine_threadsafe(self.oracle.take(), loop).result(
-                _OPEN_TIMEOUT_S
+                OPEN_TIMEOUT_S
             ),
-            limit=self._last_played,
+            limit=self.work.last_played,
             gc_safe_point=lambda: pd.gc_safe_point,
             settle=lambda ts: asyncio.run_coroutine_threadsafe(
-                self._wait_for_locks(ts), loop
-            ).result(_OPEN_TIMEOUT_S),
+                self.work.wait_for_locks(ts), loop
+            ).result(OPEN_TIMEOUT_S),
         )
         self._sql = SQLServer(state, *_split(self._options.sql))
         self.sql_port = self._sql.port
@@ -192,7 +182,7 @@ class Cluster:
 
     async def stop(self) -> None:
         """End what runs and stop listening."""
-        await self.stop_work({})
+        await self.work.stop()
         for tidb in self._tidbs.values():
             await tidb.kill()
         await asyncio.to_thread(self._sql.stop)
@@ -215,10 +205,10 @@ class Cluster:
             "labels": [{"label": label.name, "ts": label.ts} for label in recording.labels]
             if recording
             else [],
-            "state": self.state,
-            "error": self.error,
-            "until_ts": self._until_ts,
-            "counts": self._player.status() if self._player else {},
+            "state": self.work.state,
+            "error": self.work.error,
+            "until_ts": self.work.until_ts,
+            "counts": self.work.counts(),
             "newest_commit_ts": self.commits.newest_ts,
             "newest_ts": self.oracle.last,
             "commits": len(self.commits),
@@ -227,70 +217,13 @@ class Cluster:
 
     async def replay(self, parameters: dict[str, Any]) -> dict[str, Any]:
         """POST /replay: starts it and returns at once; GET /status shows how it goes."""
-        self._check_free()
-        if self.recording is None:
-            raise RequestRejected(
-                409, "no recording to replay; start the stand-in cluster with --recording"
-            )
-        if self.state != "idle" or self._workload is not None:
-            raise RequestRejected(
-                409, "time can't go back in a cluster; start a fresh one to replay again"
-            )
-        try:
-            self._until_ts = self.recording.resolve(parameters.get("until"))
-        except (RecordingError, TypeError, AttributeError) as error:
-            raise RequestRejected(400, str(error)) from error
-        speed = parameters.get("speed") or "max"
-        writer = self._writer(parameters)
-        try:
-            pace = None if speed == "max" else float(speed)
-            player = RecordingPlayer(
-                self.recording,
-                writer,
-                self._upstream,
-                ReplayOptions(until_ts=self._until_ts, speed=pace),
-            )
-        except (ReplayError, TypeError, ValueError) as error:
-            raise RequestRejected(400, f"speed {speed!r}: give a number above 0, or max") from error
-        await self._open(writer)
-        self._player, self.state = player, "replaying"
-        self._task = asyncio.create_task(self._run_replay(player, writer))
+        await self.work.replay(parameters)
         return await self.status({})
 
-    async def start_workload(self, parameters: dict[str, Any]) -> dict[str, Any]:
-        """POST /workload: starts it and returns at once.
-
-        With `binlogs` a TiDB whose TiKV is captured sends binlogs to the pumps, too.
-        """
-        self._check_free()
-        if self.recording is not None and self.state == "idle":
-            raise RequestRejected(
-                409,
-                "a workload would come before the recording in time; replay it first, or start"
-                " without one",
-            )
-        of_writer = {name: parameters.pop(name, None) for name in ("strategy", "binlogs")}
-        try:
-            options = WorkloadOptions.from_json(parameters)
-        except WorkloadError as error:
-            raise RequestRejected(400, str(error)) from error
-        writer = self._writer(of_writer)
-        await self._open(writer)
-        self._workload = Workload(options, writer, self._upstream, self._workload)
-        self._task = asyncio.create_task(self._run_workload(self._workload, writer))
-        return await self.workload_status({})
-
-    async def workload_status(self, parameters: dict[str, Any]) -> dict[str, Any]:
-        """Return the answer of GET /workload.
-
-        It runs until its connections are closed: then another may begin.
-        """
-        if self._workload is None:
-            return {"state": "idle"}
-        status = self._workload.status()
-        if status["state"] in ("done", "failed") and self._task and not self._task.done():
-            status["state"] = "running"
-        return status
+    async def stop_work(self, parameters: dict[str, Any]) -> dict[str, Any]:
+        """POST /stop: ends a replay or workload, its open transactions rolled back."""
+        await self.work.stop()
+        return await self.status({})
 
     async def tidb(self, parameters: dict[str, Any]) -> dict[str, Any]:
         """POST /tidb: one step of the TiDB at `address`, see sluice.devstack.tidb.tidb_server."""
@@ -341,7 +274,7 @@ class Cluster:
     async def have_accident(self, parameters: dict[str, Any]) -> dict[str, Any]:
         """POST /accident: beside a workload, too."""
         names = tuple(str(parameters.get(name) or "") for name in ("schema", "table"))
-        happened = self._last_played()
+        happened = self.work.last_played()
         table = self._versions.catalog(
             await self.oracle.take() if happened is None else happened
         ).find(*names)
@@ -351,7 +284,7 @@ class Cluster:
             raise RequestRejected(409, f"{table.full_name} has had its accident")
         self._emptied.add(table.id)
         writer = self._writer({})
-        await self._open(writer)
+        await self.work.open(writer)
         try:
             return asdict(await delete_everything(table, writer, self._upstream, happened))
         finally:
@@ -372,7 +305,7 @@ class Cluster:
                 " name",
             )
         writer = self._writer({})
-        await self._open(writer)
+        await self.work.open(writer)
         try:
             state = self._upstream
             ddl = DDLWriter(writer, state.oracle, state.store, state.history, state.versions)
@@ -380,16 +313,6 @@ class Cluster:
             await ddl.add_column(table, catalog.infos[table.id], column)
         finally:
             await writer.close()
-        return await self.status({})
-
-    async def stop_work(self, parameters: dict[str, Any]) -> dict[str, Any]:
-        """POST /stop: ends a replay or workload, its open transactions rolled back."""
-        if self._task and not self._task.done():
-            for work in (self._player if self.state == "replaying" else None, self._workload):
-                if work is not None:
-                    await work.stop()
-            with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(asyncio.shield(self._task), 10)
         return await self.status({})
 
     async def disturb_change_data(self, parameters: dict[str, Any]) -> list[dict[str, Any]]:
@@ -443,41 +366,8 @@ class Cluster:
                 ddl_ts = self._capture.oldest_ddl_ts if self._capture is not None else None
                 self.changes.advance(ts if ddl_ts is None else min(ts, ddl_ts))
 
-    def _last_played(self) -> int | None:
-        """Up to where the recording has happened, or will have when its replay is over.
-
-        None: all of it.
-        """
-        if self.state in ("stopped", "failed"):
-            return self.commits.newest_ts
-        return self._until_ts
-
-    async def _wait_for_locks(self, ts: int) -> None:
-        """Wait for the locks that a reader at `ts` meets.
-
-        They are those of transactions that may commit below it.
-        """
-        while self._workload is not None and self._workload.may_commit_at(ts):  # noqa: ASYNC110 few ms
-            await asyncio.sleep(0.002)
-
     def _new_collations(self) -> bool:
         return recorded_new_collations(self.recording) if self.recording else True
-
-    async def _open(self, writer: TransactionWriter) -> None:
-        self._opening = True
-        try:
-            await asyncio.wait_for(writer.open(), _OPEN_TIMEOUT_S)
-        except Exception as error:
-            await writer.close()
-            raise RequestRejected(409, f"can't write to pumps: {error}") from error
-        finally:
-            self._opening = False
-
-    def _check_free(self) -> None:
-        if self._opening or (self._task and not self._task.done()):
-            raise RequestRejected(
-                409, "a replay or a workload is running; wait for it, or POST /stop"
-            )
 
     def _writer(self, parameters: dict[str, Any]) -> TransactionWriter:
         strategy = parameters.get("strategy") or "range"
@@ -487,22 +377,6 @@ class Cluster:
             return self._capture
         pumps = PumpWriter(f"http://{self._address}", self.cluster_id, strategy)
         return pumps if self._capture is None else SeveralWriters((pumps, self._capture))
-
-    async def _run_replay(self, player: RecordingPlayer, writer: TransactionWriter) -> None:
-        await self._run(player.run(), writer)
-        self.state = "failed" if self.error else "done" if player.complete else "stopped"
-
-    async def _run_workload(self, workload: Workload, writer: TransactionWriter) -> None:
-        await self._run(workload.run(), writer)
-
-    async def _run(self, work: Coroutine[Any, Any, None], writer: TransactionWriter) -> None:
-        self.error = None
-        try:
-            await work
-        except Exception as error:
-            self.error = f"{type(error).__name__}: {error}"
-        finally:
-            await writer.close()
 
 
 def _split(address: str) -> tuple[str, int]:

@@ -161,8 +161,8 @@ class _Stage:
         try:
             self._await(self._cluster.replay({}))
             deadline = time.monotonic() + _PATIENCE_S
-            while self._cluster.state == "replaying" or not self._is_over():
-                assert time.monotonic() < deadline, (self._cluster.state, capture.status())
+            while self._cluster.work.state == "replaying" or not self._is_over():
+                assert time.monotonic() < deadline, (self._cluster.work.state, capture.status())
                 assert not capture.status().failure, capture.status().failure
                 time.sleep(0.01)
                 if self._rng.random() < _ACCIDENTS:
@@ -170,7 +170,7 @@ class _Stage:
                 if self._rng.random() < _DEATHS:
                     capture.stop()
                     capture = self._begun()
-            assert self._cluster.state == "done", self._cluster.error
+            assert self._cluster.work.state == "done", self._cluster.work.error
             return self._store
         finally:
             capture.stop()

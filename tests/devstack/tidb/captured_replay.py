@@ -45,12 +45,12 @@ async def captured(recording, accidents=lambda cluster, round: None):
         async with client:
             await cluster.replay({})
             round = 0
-            while cluster.state == "replaying":
+            while cluster.work.state == "replaying":
                 await asyncio.sleep(0.01)
                 client.check()
                 accidents(cluster, round)
                 round += 1
-            assert cluster.state == "done", cluster.error
+            assert cluster.work.state == "done", cluster.work.error
             end = cluster.commits.newest_ts
             await until(lambda: client.frontier >= end, client.check, timeout_s=60)
             assert not client.late

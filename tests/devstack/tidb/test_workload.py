@@ -258,15 +258,15 @@ def test_a_workload_is_over_when_the_next_one_may_begin(monkeypatch):
         options = {"rate": "max", "transactions": 1}
         for _ in range(2):
             pump = SlowToClose()
-            monkeypatch.setattr(cluster, "_writer", lambda parameters, pump=pump: pump)
-            await cluster.start_workload(dict(options))
+            monkeypatch.setattr(cluster.work, "_make_writer", lambda parameters, pump=pump: pump)
+            await cluster.work.start_workload(dict(options))
             await pump.closing.wait()
-            assert (await cluster.workload_status({}))["state"] == "running"
+            assert (await cluster.work.workload_status({}))["state"] == "running"
             with pytest.raises(RequestRejected, match="is running"):
-                await cluster.start_workload(dict(options))
+                await cluster.work.start_workload(dict(options))
             pump.may_close.set()
-            await cluster._task
-            status = await cluster.workload_status({})
+            await cluster.work._task
+            status = await cluster.work.workload_status({})
             assert (status["state"], status["committed"]) == ("done", 1)
 
     asyncio.run(run_two())

@@ -39,10 +39,7 @@ def running(
     with pipeline(
         mariadb_server, spark_remote, tmp_path_factory.mktemp("running"), verify=FAST
     ) as made:
-        made.control.workload({"rate": "max", "transactions": 30, "rows": 100})
-        made.wait(lambda: len(made.control.numbered_commits()) == 30, "the tables are filled")
-        made.control.stop()
-        made.caught_up()
+        made.fill(transactions=30, rows=100)
         yield made
         made.control.stop()
 

@@ -111,6 +111,15 @@ class Pipeline:
             assert time.monotonic() < deadline, what
             time.sleep(0.05)
 
+    def fill(self, transactions: int, rows: int, **more: int) -> None:
+        """Upstream's first transactions, each of so many rows, are downstream."""
+        self.control.workload({"rate": "max", "transactions": transactions, "rows": rows, **more})
+        self.wait(
+            lambda: len(self.control.numbered_commits()) == transactions, "the tables are filled"
+        )
+        self.control.stop()
+        self.caught_up()
+
     def traffic(self, updates: float) -> None:
         """From now on 20 transactions/s, with that share of updates; the others insert rows.
 

@@ -32,10 +32,7 @@ def running(
     with pipeline(
         mariadb_server, spark_remote, tmp_path_factory.mktemp("by_rules"), **rules
     ) as made:
-        made.control.workload({"rate": "max", "transactions": 60, "tables": 2, "rows": 60})
-        made.wait(lambda: len(made.control.numbered_commits()) == 60, "the tables are filled")
-        made.control.stop()
-        made.caught_up()
+        made.fill(transactions=60, rows=60, tables=2)
         traffic(made)
         yield made
         made.control.stop()

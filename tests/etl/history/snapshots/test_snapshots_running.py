@@ -40,10 +40,7 @@ def running(
     mariadb_server: MariaDBServer, spark_remote: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Pipeline]:
     with pipeline(mariadb_server, spark_remote, tmp_path_factory.mktemp("snapshots")) as found:
-        found.control.workload({"rate": "max", "transactions": 40, "rows": 50})
-        found.wait(lambda: len(found.control.numbered_commits()) == 40, "the tables are filled")
-        found.control.stop()
-        found.caught_up()
+        found.fill(transactions=40, rows=50)
         yield found
         found.control.stop()
 

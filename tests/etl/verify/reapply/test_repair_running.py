@@ -35,10 +35,7 @@ def running(
     mariadb_server: MariaDBServer, spark_remote: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Pipeline]:
     with pipeline(mariadb_server, spark_remote, tmp_path_factory.mktemp("running")) as made:
-        made.control.workload({"rate": "max", "transactions": 60, "rows": 100})
-        made.wait(lambda: len(made.control.numbered_commits()) == 60, "the tables are filled")
-        made.control.stop()
-        made.caught_up()
+        made.fill(transactions=60, rows=100)
         made.traffic(updates=0)
         yield made
         made.control.stop()
