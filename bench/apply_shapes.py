@@ -80,7 +80,7 @@ def measure(
 def _measure(
     stack: Stack, name: str, report: Callable[[str], None], applied_by: int
 ) -> ShapeResult:
-    """`applied_by`: the port by which MariaDB is reached when the changes are applied."""
+    """Apply once and measure; `applied_by` is the port by which changes reach MariaDB."""
     folder = stack.home / "shapes"
     shutil.rmtree(folder, ignore_errors=True)
     report(f"{name}: making its traffic")

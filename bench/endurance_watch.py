@@ -219,7 +219,7 @@ class Disturbance:
 
 
 def collect_versions(stack: Stack) -> None:
-    """Have pumps give up what they need not keep.
+    """Order pumps to give up what they need not keep.
 
     One that was killed a moment ago does next time.
     """

@@ -40,7 +40,7 @@ class BesideResult:
 
 
 class _Backfills:
-    """`sluice backfill` of the load table, again and again, as a process."""
+    """Run `sluice backfill` of the load table, again and again, as a process."""
 
     def __init__(self, stack: Stack, result: BesideResult) -> None:
         self._stack = stack

@@ -133,7 +133,7 @@ def _settle(processes: _Processes) -> None:
 def landed_recording(
     stack: Stack, directory: Path, report: Callable[[str], None]
 ) -> Iterator[Landed]:
-    """Have a stack without Airflow and a downstream, with the recording in `directory` landed.
+    """Yield a stack without Airflow and downstream, with the recording in `directory` landed.
 
     The recording has been sent and landed in a stack of its own; it is down afterwards. Raises
     StackError, RecordingError.

@@ -63,7 +63,10 @@ def main(pumps: tuple[int, ...], workers: tuple[int, ...], changes: int) -> None
 
 @dataclass(frozen=True, slots=True)
 class _Pipeline:
-    """`write`: to the first so many pumps, so many row changes; the last commit_ts."""
+    """A pipeline to land from.
+
+    `write(pumps, changes)` sends row changes to the first pumps; returns the last commit_ts.
+    """
 
     settings: Settings
     pumps: tuple[int, ...]
@@ -73,7 +76,7 @@ class _Pipeline:
     @classmethod
     @contextlib.contextmanager
     def of(cls, stack: Stack, there: Landed, pumps: int) -> Iterator[_Pipeline]:
-        """Have the pipeline, with pumps beside the stack's two where there are to be more."""
+        """Yield the pipeline, with pumps beside the stack's two where more are wanted."""
         site, parts = stack.site(), stack.state().parts
         pids = [parts[name].process.pid for name in NAMES]
         addresses = [f"{LOOPBACK}:{site.ports[name]}" for name in NAMES]

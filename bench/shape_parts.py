@@ -58,7 +58,7 @@ class Kind:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """`rows`: there at first, over all tables.
+    """A shape; `rows`: there at first, over all tables.
 
     `changes`: behind them; `batch`: how many are prepared together. `window`: transactions of a
     window.

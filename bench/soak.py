@@ -59,7 +59,10 @@ _PATIENCE_S = 300.0
 
 @dataclass(slots=True)
 class SoakResult:
-    """`sums`: how often the reader saw which sum of all accounts, once they were loaded."""
+    """A soak's result.
+
+    `sums`: how often the reader saw which sum of all accounts, once they were loaded.
+    """
 
     mode: str
     seed: int
@@ -110,7 +113,7 @@ class _Reader(threading.Thread):
 
 @dataclass(frozen=True, slots=True)
 class Kills:
-    """`count` kills, about `interval_s` apart; `seed` decides of what and when."""
+    """Kill `count` times, about `interval_s` apart; `seed` decides what and when."""
 
     count: int
     interval_s: float
@@ -215,7 +218,7 @@ def kill(stack: Stack, rng: random.Random) -> str:
 
 
 def _upstream_gone(cluster: psutil.Process, etcd: psutil.Process) -> None:
-    """Have no server of the upstream answer for a while.
+    """Suspend all servers of the upstream for a while.
 
     The stand-in cluster keeps what it plays in memory, so it stands still and isn't killed.
     """

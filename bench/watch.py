@@ -169,7 +169,7 @@ def report(what: str) -> None:
 
 @contextlib.contextmanager
 def pipeline(home: Path, recording: Path | None) -> Iterator[tuple[Stack, Settings]]:
-    """Have a stack without Airflow."""
+    """Yield a stack without Airflow."""
     stack = Stack(home, settings=_SETTINGS)
     try:
         stack.up(PARTS, recording=recording, report=report, live=recording is None)

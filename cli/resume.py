@@ -29,7 +29,7 @@ _POLL_INTERVAL_S = 0.5
 @config_option
 @click.pass_context
 def command(ctx: click.Context, what: str, config: str | None) -> None:
-    """Let landing, applying or both continue, also past the target of `sluice run-until`.
+    """Resume landing, applying or both, also past the target of `sluice run-until`.
 
     In the one-machine stack it also unpauses the DAGs that a stopped task has paused, including
     `archive`.

@@ -77,7 +77,7 @@ class _Poller:
     """Poll pipelines; one that does not respond in time is shown from its last sample."""
 
     def __init__(self, pipelines: Pipelines, patience_s: float) -> None:
-        """`patience_s`: how long a look takes at most."""
+        """Create the poller; `patience_s`: how long a look takes at most."""
         from sluice.etl.cached_value import SourcePoller
 
         self._pipelines = pipelines

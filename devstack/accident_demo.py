@@ -33,7 +33,7 @@ _REQUESTER = "sluice run"
 
 @dataclass(frozen=True, slots=True)
 class Accident:
-    """`rows` were in `table` (``schema.table``) until `commit_ts` (TSO)."""
+    """An accident: `rows` were in `table` (``schema.table``) until `commit_ts` (TSO)."""
 
     table: str
     rows: int

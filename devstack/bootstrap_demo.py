@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 
 def read_ahead(site: StackPaths) -> None:
-    """Have the stand-in's SQL port read the recording before traffic begins."""
+    """Make the stand-in's SQL port read the recording before traffic begins."""
     tidb = pymysql.connect(
         host=LOOPBACK, port=site.ports["cluster-sql"], user="root", read_timeout=60
     )

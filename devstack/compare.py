@@ -186,7 +186,7 @@ def _snapshot_rows(path: Path) -> Iterator[Any]:
 
 @contextmanager
 def _plain_session(connection: Connection[Any]) -> Iterator[None]:
-    """Have values as the bytes the server prints, in UTC and UTF-8.
+    """Make the session return values as the server prints them, in UTC and UTF-8.
 
     Whatever the connection converts otherwise.
     """

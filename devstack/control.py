@@ -216,7 +216,7 @@ class AirflowClient:
         return True
 
     def import_errors(self) -> list[str]:
-        """Why DAG files could not be imported."""
+        """Return why DAG files could not be imported."""
         found = self._call("GET", "/importErrors")["import_errors"]
         return [
             f"{entry['filename']}: {entry['stack_trace'].strip().splitlines()[-1]}"

@@ -23,7 +23,7 @@ _PIPELINE_START_TIMEOUT_S = 120.0
 def fresh_stack(
     stack: Stack, recording: Path | None, report: Report, orders: Control | None = None
 ) -> Iterator[None]:
-    """Have the stack, started on empty data, while the block runs.
+    """Start the stack on empty data, and stop it when the block ends.
 
     Everything is stopped afterwards, whatever happens. Without a `recording` it is for live
     traffic. `orders`: what operators have asked of the tasks when they begin.

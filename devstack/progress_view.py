@@ -227,7 +227,7 @@ class QualityReport:
 
 @dataclass(frozen=True, slots=True)
 class Observer:
-    """`report` gets lines of text.
+    """Watch the stack; `report` gets lines of text.
 
     `show` gets, several times a second, the snapshot that comes next, how many transactions came
     with the copy, and how far replication is; `show_copy` how far a copy is, and what it is of:

@@ -76,7 +76,7 @@ def recording_folder(where: str) -> Path:
 
 
 def untested() -> dict[str, tuple[str, str]]:
-    """Name → (installed version, tested one) where they differ.
+    """Return name → (installed version, tested one) where they differ.
 
     Empty in a clone, which has those of uv.lock.
     """

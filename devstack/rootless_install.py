@@ -42,7 +42,7 @@ exec "{program}" "$@" {arguments}
 
 
 def get(programs: Sequence[Program], folder: Path, report: Callable[[str], None]) -> None:
-    """Have `programs` in ``folder/bin``.
+    """Install `programs` into ``folder/bin``.
 
     Raises MissingProgram if apt isn't there or can't load the packages.
     """

@@ -70,7 +70,7 @@ class Stack:
     """
 
     def __init__(self, home: Path | None = None, dags: Path = DAGS, settings: str = "") -> None:
-        """Have the stack in `home`; `settings` ends the pipeline's sluice.toml.
+        """Use the state folder `home`; `settings` ends the pipeline's sluice.toml.
 
         They are further keys of `[relay]`, then further sections.
         """
@@ -257,7 +257,7 @@ class Stack:
 
     @contextlib.contextmanager
     def _patiently_locked(self):  # type: ignore[no-untyped-def]
-        """`down` waits a while for a command that is starting or stopping parts."""
+        """Take the lock, waiting a while for a command that is starting or stopping parts."""
         deadline = time.monotonic() + 30
         while True:
             try:

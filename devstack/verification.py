@@ -41,7 +41,7 @@ def corrupt_and_find(site: StackPaths, tables: Mapping[str, int]) -> CorruptedVa
 
 
 def repair(site: StackPaths, viewer: Observer, found: VerifySummary) -> BackfillSummary:
-    """Have a backfill bring the rows that differ, as `sluice verify --repair --apply` does.
+    """Run a backfill of the rows that differ, as `sluice verify --repair --apply` does.
 
     Raises as `sluice.etl.copy.backfill.run_backfill`.
     """

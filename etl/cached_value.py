@@ -66,7 +66,7 @@ class CachedValue(Generic[T]):
     """
 
     def __init__(self, start: Callable[[Callable[[], None]], object] = _start_thread) -> None:
-        """Have no value yet; `start` runs a function in another thread.
+        """Begin without a value; `start` runs a function in another thread.
 
         A daemon thread of its own unless a pool's is given.
         """

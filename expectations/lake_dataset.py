@@ -34,7 +34,7 @@ class LakeDataset:
         names: Mapping[str, str],
         ts: int,
     ) -> None:
-        """`names`: upstream, by those downstream."""
+        """Create the lake dataset; `names`: upstream, by those downstream."""
         self.spark = frames.spark
         self.ts = ts
         self.at_ms = tso.physical_ms(ts)

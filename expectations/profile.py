@@ -43,7 +43,7 @@ class ColumnProfile:
 
 @dataclass(frozen=True, slots=True)
 class TableProfile:
-    """`columns` by name."""
+    """A table profile; `columns` by name."""
 
     rows: int
     columns: dict[str, ColumnProfile] = field(default_factory=dict)

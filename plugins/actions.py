@@ -100,7 +100,7 @@ def run_conf(dag_id: str, run_id: str) -> dict[str, Any]:
 
 
 def trigger_run(dag_id: str, conf: dict[str, Any], by: str) -> str:
-    """Have a DAG run with these values, as `by` asked; the run's id."""
+    """Trigger a DAG run with these values, as `by` asked; return the run's id."""
     run = trigger_dag(
         dag_id, triggered_by=DagRunTriggeredByType.UI, triggering_user_name=by, conf=conf
     )

@@ -49,7 +49,7 @@ _LOGGED_OUT = """<!doctype html>
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """`name` is that of its module here, of the one under `static/`, and of its address."""
+    """A page; `name` is that of its module here, of its script, and of its address."""
 
     name: str
     title: str

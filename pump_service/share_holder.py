@@ -58,10 +58,10 @@ class SharePump(Protocol):
         """Return whether an error has ended the capture for good; the pump still has readers."""
 
     def pause(self) -> None:
-        """Have the pump end; it is expected back."""
+        """Order the pump to end; it is expected back."""
 
     def close(self) -> None:
-        """Have the pump go offline for good once every drainer has read it."""
+        """Order the pump to go offline for good once every drainer has read it."""
 
     def join(self, timeout_s: float) -> None:
         """Wait for the end of the process; kill it after `timeout_s`."""
@@ -135,7 +135,10 @@ class ShareHolder:
         launch: Callable[[Config], SharePump],
         gc_safe_point: Callable[[], int],
     ) -> None:
-        """`launch` starts the process of a pump, `gc_safe_point` asks PD for the cluster's."""
+        """Create the share holder.
+
+        `launch` starts the process of a pump, `gc_safe_point` asks PD for the cluster's.
+        """
         self._config, self._etcd, self._registry = config, etcd, registry
         self._launch, self._gc_safe_point = launch, gc_safe_point
         self._count = config.capture.shares

@@ -61,7 +61,7 @@ class Consumers:
         self._storage = relay.storage
 
     def note(self, name: str, checkpoint_ts: int, what: str) -> None:
-        """`name` (letters, digits, - and _) has applied everything through `checkpoint_ts`.
+        """Record that `name` (letters, digits, - and _) has applied all through `checkpoint_ts`.
 
         Raises OSError.
         """
@@ -73,7 +73,7 @@ class Consumers:
         self._storage.replace(f"consumers/{name}.json", json.dumps(entry).encode() + b"\n")
 
     def forget(self, name: str) -> None:
-        """`name` needs no windows any more. Raises OSError."""
+        """Remove `name`, which needs no windows any more. Raises OSError."""
         self._storage.remove(f"consumers/{name}.json")
 
     def positions(self) -> dict[str, int]:

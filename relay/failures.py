@@ -44,7 +44,7 @@ class Failures:
         self._storage.remove(_answer_path(what))
 
     def answer(self, failure: Failure) -> None:
-        """Have the task of this failure go on, if it waits for that still. Raises OSError."""
+        """Let the task of this failure continue, if it still waits. Raises OSError."""
         self._storage.replace(_answer_path(failure.what), b"%d\n" % failure.made_ms)
 
     def is_answered(self, failure: Failure) -> bool:

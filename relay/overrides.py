@@ -42,7 +42,7 @@ class OverrideExistsError(RequestError, RelayError):
 
 @dataclass(frozen=True, slots=True)
 class Override(JsonDocument):
-    """`skip`: nothing of the transaction or DDL at `commit_ts` (TSO) goes downstream.
+    """An override; `skip`: nothing of the transaction or DDL at `commit_ts` (TSO) goes downstream.
 
     `replace`: in place of the DDL statement there, `sql` is executed, statement by statement; may
     be empty.

@@ -29,7 +29,7 @@ class WakeupSocket:
     """Waits for `notify`. One thread waits; others may `wake` it."""
 
     def __init__(self, url: str) -> None:
-        """`url`: the relay log's."""
+        """Create the wakeup socket; `url`: the relay log's."""
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._socket.settimeout(0)
         self._own_pair, self._wake = socket.socketpair()

@@ -39,7 +39,7 @@ Offset = dict[str, int]
 
 @dataclass(frozen=True, slots=True)
 class StreamOptions:
-    """What a stream's options say beside its query's."""
+    """The options of a stream, besides those of its query."""
 
     consumer: str = ""
     """The name under which the relay log keeps what the stream still needs; empty: it doesn't."""

@@ -61,7 +61,10 @@ class UnaryConnection:
     """
 
     def __init__(self, address: str, timeout_s: float) -> None:
-        """`address`: host:port; `timeout_s`: how long an answer may take. Raises UseFullGrpc."""
+        """Create the unary connection.
+
+        `address`: host:port; `timeout_s`: how long an answer may take. Raises UseFullGrpc.
+        """
         host, _, port = address.rpartition(":")
         self._authority = address.encode()
         self._timeout_s = timeout_s
@@ -259,7 +262,7 @@ class UnaryEndpoint:
     """
 
     def __init__(self, url: str, timeout_s: float = 1.0) -> None:
-        """`url` as for `sluice.tidb.rpc.open_channel`.
+        """Create the unary endpoint; `url` as for `sluice.tidb.rpc.open_channel`.
 
         `timeout_s`: how long an answer may take.
         """

@@ -24,7 +24,7 @@ class RowImages(Mapping[str, pa.Array]):
     """Columns by name. Each is made once."""
 
     def __init__(self, names: Iterable[str], count: int) -> None:
-        """`count`: of rows."""
+        """Create the row images; `count`: of rows."""
         self._names: Mapping[str, object] = (
             names if isinstance(names, dict) else dict.fromkeys(names)
         )
@@ -86,7 +86,10 @@ class RawImages(RowImages):
         make: Callable[[str, Ints | None], pa.Array],
         mark: Callable[[str], Words | None],
     ) -> None:
-        """`make`: a column of the rows at some places, which ascend, of all for None."""
+        """Create the raw images.
+
+        `make`: a column of the rows at some places, which ascend, of all for None.
+        """
         super().__init__(names, count)
         self._make_rows = make
         self._mark = mark

@@ -33,7 +33,7 @@ _TABLE = (
 
 @contextmanager
 def database(folder: Path) -> Iterator[Round]:
-    """Have a MariaDB in `folder`, started as all benchmarks do.
+    """Measure a MariaDB in `folder`, started as all benchmarks do.
 
     Raises StackError.
     """

@@ -27,7 +27,7 @@ _TURNS = 1_000_000
 
 @contextmanager
 def processor(folder: Path) -> Iterator[Round]:
-    """Have the processor's figures; nothing is written to `folder`."""
+    """Measure the processor; nothing is written to `folder`."""
     rng = np.random.default_rng(1)
     data = rng.integers(0, 256, _ROWS * sum(_WIDTHS), dtype=np.uint8)
     starts = rng.permutation(_ROWS) * sum(_WIDTHS)

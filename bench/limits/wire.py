@@ -34,7 +34,7 @@ _CONNECTIONS = 4
 
 @contextmanager
 def wire(folder: Path) -> Iterator[Round]:
-    """Have a server process with a bare socket and a gRPC server.
+    """Measure a bare socket and a gRPC server, both in another process.
 
     Nothing is written to `folder`.
     """

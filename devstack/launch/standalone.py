@@ -36,7 +36,7 @@ _START_TIMEOUT_S = 240.0
 
 
 class StandaloneCluster:
-    """`home`: an empty folder for all that it writes.
+    """A standalone Spark cluster; `home`: an empty folder for all that it writes.
 
     `environment`: what workers get, a store's credentials too.
     """

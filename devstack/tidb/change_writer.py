@@ -42,7 +42,10 @@ class ChangeWriter:
     def __init__(
         self, store: Store, versions: Versions, meta: Iterable[tuple[bytes, bytes]]
     ) -> None:
-        """`meta`: TiDB's meta keys of the recording, for definitions of partitions."""
+        """Create the change writer.
+
+        `meta`: TiDB's meta keys of the recording, for definitions of partitions.
+        """
         self._store, self._versions = store, versions
         self._places = RowWrites(meta)
         self._handles: dict[tuple[int, bytes], bytes] = {}

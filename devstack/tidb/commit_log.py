@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 
 class CommitTime(NamedTuple):
-    """`wall_ms`: Unix ms at which the transaction with `commit_ts` committed.
+    """A commit time; `wall_ms`: Unix ms at which the transaction with `commit_ts` committed.
 
     `transaction`: its number in a workload.
     """

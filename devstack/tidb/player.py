@@ -73,7 +73,7 @@ class PlayerProgress:
 
 @dataclass(frozen=True, slots=True)
 class ReplayOptions:
-    """`until_ts`: the last commit_ts to send, None for all.
+    """Replay options; `until_ts`: the last commit_ts to send, None for all.
 
     `speed`: 1.0 is the recorded pace, None as fast as the pumps acknowledge. `give_up_s`: how long
     a Prewrite that no pump takes is tried. Raises ReplayError.

@@ -52,7 +52,7 @@ class RowWrites:
     """Keys of rows, by the definitions that DDL jobs left behind."""
 
     def __init__(self, meta: Iterable[tuple[bytes, bytes]] = ()) -> None:
-        """`meta`: TiDB's meta keys with their values."""
+        """Create the row writes; `meta`: TiDB's meta keys with their values."""
         values = dict(meta)
         found: dict[int, list[tuple[int, Table]]] = defaultdict(list)
 

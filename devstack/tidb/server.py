@@ -55,7 +55,7 @@ _SERVER_OPTIONS = [
 
 @dataclass(frozen=True, slots=True)
 class ClusterOptions:
-    """`listen`, `control` and `sql` are host:port (port 0: any free one).
+    """Cluster options; `listen`, `control` and `sql` are host:port (port 0: any free one).
 
     Without `recording` only workloads can run, and the SQL port has no tables.
     """

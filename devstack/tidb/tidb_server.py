@@ -61,7 +61,7 @@ class TiDBServer:
         state: UpstreamState,
         ttl_s: int = 45,
     ) -> None:
-        """`ttl_s`: of the topology's lease."""
+        """Create the TiDB server; `ttl_s`: of the topology's lease."""
         self.address = address
         self._writer = writer
         self._oracle, self._store, self._commits = state.oracle, state.store, state.commits

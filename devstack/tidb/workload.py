@@ -40,7 +40,7 @@ class WorkloadError(RequestError, ValueError):
 
 @dataclass(frozen=True, slots=True)
 class WorkloadOptions:
-    """`rate`: transactions/s, None: as many as the pumps take.
+    """Workload options; `rate`: transactions/s, None: as many as the pumps take.
 
     `transactions`: how many, None: until stopped. `rows`: row changes a transaction. `updates`,
     `deletes`: shares of the changes in load tables that are such. `row_bytes`: length of `pad`.

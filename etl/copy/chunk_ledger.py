@@ -98,7 +98,7 @@ class ChunkLedger:
         return {int(chunk): int(rows) for chunk, rows in found}
 
     def end(self, session: MySQLSession) -> None:
-        """Have this transaction end the copy. Raises DownstreamError if it has ended."""
+        """End the copy with this transaction. Raises DownstreamError if it has ended."""
         session.execute(
             fill_placeholders(
                 f"INSERT INTO {self._table} VALUES (%s, %s, 'checkpoint', 0)",

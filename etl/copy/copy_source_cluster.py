@@ -72,7 +72,7 @@ class SourceCluster:
         return read_source_schema(self.pd, self.tikv, ts, self._settings.new_collations)
 
     def problems(self, ts: int, pipeline: PipelineIdentity, window: Window) -> list[str]:
-        """Why the pipeline can't begin at `ts` to replicate, in windows of at most that size.
+        """Return why the pipeline can't begin at `ts` in windows of at most that size.
 
         Raises CopyError, which is transient, if nothing lasting hinders it and that can't be known
         now.

@@ -39,7 +39,7 @@ class PlannedTable(JsonDocument):
 
     @property
     def target(self) -> str:
-        """`schema.table` downstream."""
+        """Return `schema.table` downstream."""
         return full_name(self.schema, self.name)
 
 
@@ -257,7 +257,7 @@ def _extent_text(size: int, chunks: int) -> str:
 
 
 def without_values(table: Table, columns: Sequence[str]) -> str:
-    """Why generated columns that the downstream can't compute stop a copy."""
+    """Return why generated columns that the downstream can't compute stop a copy."""
     return (
         f"{table.full_name}: {', '.join(columns)} would be plain columns downstream, as another"
         " server may compute them in another way than TiDB, and the source has no values of"

@@ -113,7 +113,7 @@ class BootstrapSession:
             self._stack.enter_context(self._safe_point)
 
     def problems(self) -> list[str]:
-        """Why the pipeline can't replicate what comes after the source's position.
+        """Return why the pipeline can't replicate what comes after the source's position.
 
         Waits until that is known, see `SourceCluster.awaited_problems`.
         """
@@ -192,7 +192,7 @@ class BootstrapSession:
         return spark
 
     def release(self, summary: BootstrapSummary) -> None:
-        """Let TiDB's GC continue once the job is over.
+        """Release TiDB's GC once the job is over.
 
         Of one that was given up the pumps need keep nothing.
         """

@@ -37,7 +37,7 @@ class SourceChunk(JsonDocument):
 
     @property
     def full_name(self) -> str:
-        """`schema.table` upstream."""
+        """Return `schema.table` upstream."""
         return full_name(self.schema, self.table)
 
     def __str__(self) -> str:
@@ -58,7 +58,7 @@ class TableEstimate:
 
     @property
     def full_name(self) -> str:
-        """`schema.table` upstream."""
+        """Return `schema.table` upstream."""
         return full_name(self.schema, self.table)
 
 

@@ -33,7 +33,7 @@ class SparkLoadMaker:
     """
 
     def __init__(self, place: SessionTarget, spec: Mapping[str, Any]) -> None:
-        """`place`: on the relay log, where the files go.
+        """Create the Spark load maker; `place`: on the relay log, where the files go.
 
         `spec`: the source's, see `sluice.etl.copy.sources`.
         """

@@ -140,7 +140,7 @@ class InFlight:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """`commit_ts`: every transaction through it is downstream.
+    """A checkpoint; `commit_ts`: every transaction through it is downstream.
 
     `consistent` is false when a Drainer left changes beyond it, or while a batch is
     `in_flight`.

@@ -35,7 +35,7 @@ _NO_LOCKS = (errno.EBADF, errno.ENOLCK, errno.EOPNOTSUPP)
 
 @dataclass(frozen=True, slots=True)
 class Savepoint:
-    """`place` is None in a Drainer's file, "" where nothing was written before."""
+    """A savepoint; `place` is None in a Drainer's file, "" where nothing was written before."""
 
     checkpoint: Checkpoint
     place: str | None = None
@@ -96,7 +96,7 @@ class SavepointFile:
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
-        """Have no other process move the savepoint until the block ends.
+        """Lock the savepoint against other processes until the block ends.
 
         Where a file system has no locks for folders nothing holds them up. Raises FileNotFoundError
         if there is no such folder.

@@ -21,7 +21,7 @@ class CommitNotifier:
     """Waits for the pumps that `wait` is given. Used by one thread."""
 
     def __init__(self, wait_ms: int) -> None:
-        """`wait_ms`: how long a call waits at a pump."""
+        """Create the commit notifier; `wait_ms`: how long a call waits at a pump."""
         self._wait_ms = wait_ms
         self._notified = threading.Event()
         self._lock = threading.Lock()

@@ -20,7 +20,10 @@ class LandingControl:
     """The operators' control: whether landing is paused, and which transactions are skipped."""
 
     def __init__(self, relay: RelayLog, ignored_ts: frozenset[int]) -> None:
-        """`ignored_ts`: commit timestamps that the settings exclude."""
+        """Create the landing control.
+
+        `ignored_ts`: commit timestamps that the settings exclude.
+        """
         self._relay = relay
         self._every_s = _REMOTE_CHECK_INTERVAL_S if relay.storage.is_remote else CHECK_INTERVAL_S
         self._all = [relay]

@@ -88,7 +88,7 @@ class UnlandedJobs:
     """
 
     def __init__(self, pd: PDClient, tikv: TiKVClient, landed: Collection[int]) -> None:
-        """`landed`: ids of jobs that were landed before."""
+        """Create the unlanded jobs; `landed`: ids of jobs that were landed before."""
         self._pd = pd
         self._tikv = tikv
         self._landed = landed

@@ -110,7 +110,10 @@ class DefinitionChain:
     def __init__(
         self, steps: Sequence[PartitionStep], others: Sequence[tuple[int, Table]] = ()
     ) -> None:
-        """`others`: definitions by DDL that is no step, each with its schema version, in order."""
+        """Create the definition chain.
+
+        `others`: definitions by DDL that is no step, each with its schema version, in order.
+        """
         self.steps = steps
         self.tables: list[Table] = []
         self.before: list[int] = []

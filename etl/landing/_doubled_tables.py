@@ -16,7 +16,10 @@ class DoubledTables:
     """The tables that jobs of WRITES_TWICE reorganize, from first schema version to their end."""
 
     def __init__(self, doubled: Mapping[int, bool]) -> None:
-        """`doubled`: by table id, whether row ids differ; as in the last window record."""
+        """Create the doubled tables.
+
+        `doubled`: by table id, whether row ids differ; as in the last window record.
+        """
         self._doubled = {table_id: (0, differ) for table_id, differ in doubled.items()}
         """A schema version of a job that isn't over, and whether row ids differ, by table id."""
         self._finished: dict[int, int] = {}

@@ -85,7 +85,7 @@ class ImportWatch:
         wants_table: Callable[[str, str], bool],
         count: Callable[[int], None],
     ) -> None:
-        """`wants_table(schema, table)`: whether the table is replicated.
+        """Create the import watch; `wants_table(schema, table)`: whether the table is replicated.
 
         `count` gets how many jobs were found.
         """

@@ -23,7 +23,7 @@ class LandingSafePoint:
     """
 
     def __init__(self, pd: PDClient, pipeline_id: str) -> None:
-        """`pipeline_id`: that of the registry.
+        """Create the landing safe point; `pipeline_id`: that of the registry.
 
         Of several pipelines on one relay log the landing one keeps versions.
         """

@@ -30,7 +30,10 @@ class PumpBounds:
     """Hold the connections to the pumps of a cluster. Requests come from one thread at a time."""
 
     def __init__(self, cluster_id: int, limits: WindowSettings, tls: TLS | None) -> None:
-        """`limits` are those of a window, `tls` is for connections to pumps."""
+        """Create the pump bounds.
+
+        `limits` are those of a window, `tls` is for connections to pumps.
+        """
         self._cluster_id, self._limits, self._tls = cluster_id, limits, tls
         self.readers: dict[str, PumpReader] = {}
         """Connections to Sluice pumps, by address."""

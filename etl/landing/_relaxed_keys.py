@@ -17,7 +17,7 @@ class RelaxedKeys:
     """
 
     def __init__(self, relaxed: Mapping[str, Any] | None) -> None:
-        """`relaxed`: as in the last window record."""
+        """Create the relaxed keys; `relaxed`: as in the last window record."""
         self._relaxed: dict[int, Sequence[int]] = {
             int(i): list(indexes) for i, indexes in (relaxed or {}).items()
         }

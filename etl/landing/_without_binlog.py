@@ -42,7 +42,7 @@ def warn_without_binlog(
 def mark_unverified(
     relay: RelayLog, ddls: Iterable[DdlJob], wants_table: Callable[[str, str], bool]
 ) -> None:
-    """Have `sluice status` and the pages show the jobs' tables until they are verified.
+    """Mark the jobs' tables for `sluice status` and the pages until they are verified.
 
     Best effort: a failure is logged.
     """

@@ -76,7 +76,10 @@ class DefinitionResolver:
     def __init__(
         self, relay: RelayLog, read_versions: ReadVersions, gc_safe_point: Callable[[], int]
     ) -> None:
-        """`gc_safe_point` returns a TSO: TiKV may have dropped what was overwritten before."""
+        """Create the definition resolver.
+
+        `gc_safe_point` returns a TSO: TiKV may have dropped what was overwritten before.
+        """
         self._relay, self._read_versions, self._gc_safe_point = relay, read_versions, gc_safe_point
         self._numbers = itertools.count()
         self._to_come: UpcomingDefinitions = lambda table_id: ()

@@ -96,7 +96,9 @@ class WindowPlanner:
         tls: TLS | None = None,
         relay: RelayLog | None = None,
     ) -> None:
-        """`tso` returns fresh timestamps, `pumps` the registry's entries.
+        """Create the window planner.
+
+        `tso` returns fresh timestamps, `pumps` the registry's entries.
 
         `tls` is for connections to pumps.
 

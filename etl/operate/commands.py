@@ -66,13 +66,13 @@ def settings_for_run(settings: Settings, mode: str = MODE_AS_SET) -> Settings:
 
 
 def pause(settings: Settings, what: str = BOTH) -> str:
-    """Have landing, applying or both wait."""
+    """Pause landing, applying or both."""
     settings.open_relay().change_control(lambda control: _paused(control, what, paused=True))
     return f"{_subject_text(what)} paused; running tasks notice within a second, later ones too"
 
 
 def resume(settings: Settings, what: str = BOTH) -> str:
-    """Let landing, applying or both continue.
+    """Resume landing, applying or both.
 
     With applying, a timestamp at which it was to stop is forgotten. A task that has just stopped
     goes on without its DAG having paused.
@@ -129,7 +129,7 @@ def _subject_text(what: str) -> str:
 
 
 def run_until(settings: Settings, moment: str) -> str:
-    """Let applying go to exactly a TSO or time, and wait there.
+    """Apply to exactly a TSO or time, and wait there.
 
     It may be in the middle of a window. Raises ValueError.
     """

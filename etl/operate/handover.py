@@ -28,7 +28,7 @@ _IDLE_WAIT_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class HandoverResult:
-    """`commit_ts`: through where the downstream is complete.
+    """A handover result; `commit_ts`: through where the downstream is complete.
 
     `place`: where the Drainer finds its checkpoint.
     """

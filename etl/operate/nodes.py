@@ -39,7 +39,7 @@ def list_nodes(settings: Settings, kind: str) -> list[NodeStatus]:
 def leave(
     settings: Settings, kind: str, node_id: str, action: str, *, is_gone: bool = False
 ) -> str:
-    """Have a pump or drainer leave: PAUSE expects it back, OFFLINE is for good.
+    """Order a pump or drainer to leave: PAUSE expects it back, OFFLINE is for good.
 
     `is_gone`: its process doesn't exist.
 

@@ -76,7 +76,7 @@ def skip_ddl(settings: Settings, which: int, by: str = "", why: str = "") -> str
 def replace_ddl(
     settings: Settings, which: int, sql: Sequence[str], by: str = "", why: str = ""
 ) -> str:
-    """Have statements (or none) executed in place of a DDL, given by commit_ts or job id.
+    """Replace a DDL, given by commit_ts or job id, by statements (or none).
 
     Raises OperateError.
     """
@@ -91,7 +91,7 @@ def replace_ddl(
 
 
 def accept(settings: Settings, refusal: str) -> str:
-    """Let a blocked in-flight batch be written: its rows as they are upstream.
+    """Accept a blocked in-flight batch: its rows are written as they are upstream.
 
     Whatever of them is downstream is overwritten. `refusal` is the id in the error. Raises
     OperateError.

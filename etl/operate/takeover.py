@@ -121,7 +121,7 @@ def _orders_since(before: Control, now: Control) -> Control:
 
 
 def mark_copied(settings: Settings, tables: Sequence[str]) -> str:
-    """Let tables without a key (``schema.table``) be written from their state at the checkpoint.
+    """Mark tables without a key (``schema.table``) as copied at the checkpoint.
 
     Applying then does not ask what a Drainer left in them. Raises OperateError where that isn't
     needed, or not enough.

@@ -150,7 +150,7 @@ class RestoreFolder:
     def __init__(
         self, request: FilesRequest, names: Collection[str], check: Callable[[], None]
     ) -> None:
-        """`names`: of all tables that are restored."""
+        """Create the restore folder; `names`: of all tables that are restored."""
         self._request = request
         self._folder = request.folder
         self._names = frozenset(names)
@@ -178,7 +178,7 @@ class RestoreFolder:
         return self._folder / f"{file}.{self._token}.partial"
 
     def publish(self, tables: Sequence[RestoredFile]) -> None:
-        """Have the files of tables that are whole under their names, and in the manifest."""
+        """Give files of complete tables their names, and list them in the manifest."""
         files = [
             file for table in tables for file in (table.file, file_name(table.name, "schema.sql"))
         ]

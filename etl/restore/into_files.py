@@ -73,7 +73,7 @@ class FilesRestoreJob:
         plan: FilesPlan,
         compute: PlanExecutor | None,
     ) -> None:
-        """`compute`: where tables are computed, Spark if None."""
+        """Create the files restore job; `compute`: where tables are computed, Spark if None."""
         self._settings = settings
         self._job = job
         self._run = run

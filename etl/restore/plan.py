@@ -37,7 +37,9 @@ class RestoreCost:
 
 @dataclass(frozen=True, slots=True)
 class RestorePlan(JsonDocument):
-    """`since` (TSO) is where the snapshot is, or where the log of windows begins without one.
+    """The plan of a restore.
+
+    `since` (TSO) is where the snapshot is, or where the log of windows begins without one.
 
     `snapshot` its id, "" for none. `ids` (but for those in `without_rows`) and `names` as in
     `sluice.etl.restore.lineage.RestoreGroup`.

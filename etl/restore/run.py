@@ -131,7 +131,7 @@ class RestoreRun:
             self._scratch.begin(self._plan.replaced)
 
     def _archive(self) -> None:
-        """Have everything archived that is to be applied."""
+        """Archive everything that is to be applied."""
         last = Archive.open(self._settings.archive_url).last()
         if last is None or last.hi < self._plan.until:
             self._set_activity("archiving what is landed")

@@ -109,7 +109,7 @@ class DrainerSettingsError(RequestError, ValueError):
 
 @dataclass(slots=True)
 class DrainerSettings:
-    """`document`: the sections of sluice.toml that the file fills.
+    """Drainer settings; `document`: the sections of sluice.toml that the file fills.
 
     `warnings`: its settings that have no meaning here, a line each.
     """

@@ -326,7 +326,7 @@ class Settings:
 
     @property
     def landed_window(self) -> Window:
-        """`window`, no oftener than `[relay] put-every` wants; without traffic still seldomer."""
+        """Return `window`, as seldom as `[relay] put-every` wants; without traffic more seldom."""
         every_ms = self.relay.put_every_ms
         idle_ms = max(self.window.idle_interval_ms, _IDLE_PUT_INTERVALS * every_ms)
         return replace(

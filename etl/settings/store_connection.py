@@ -124,7 +124,7 @@ def _azure(connection: AirflowConnection, extra: Mapping[str, Any], _: str) -> d
 
 
 def provide_credentials(settings: Settings) -> None:
-    """Have the relay log's and the archive's stores opened with the connections in the settings.
+    """Open the relay log's and the archive's stores with the connections in the settings.
 
     The connections are resolved when the first store is opened.
     """

@@ -33,7 +33,7 @@ class WorkerConnection:
     """
 
     def __init__(self, connection: socket.socket, timeout_s: float) -> None:
-        """`timeout_s`: how long the other side may be silent."""
+        """Create the worker connection; `timeout_s`: how long the other side may be silent."""
         connection.settimeout(timeout_s)
         if connection.family != socket.AF_UNIX:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

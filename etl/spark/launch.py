@@ -40,7 +40,7 @@ class SparkMissingError(RequestError):
 
 @dataclass(frozen=True, slots=True)
 class LaunchCommand:
-    """`env` comes on top of the process's environment.
+    """A launch command; `env` comes on top of the process's environment.
 
     It holds a secret only after `with_authentication`. `fds` are open files of this process that it
     inherits.

@@ -58,7 +58,7 @@ class PersistentWorker:
         function: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]],
         schemas: tuple[pa.Schema, pa.Schema],
     ) -> None:
-        """`spark`: a session on this Spark Connect server.
+        """Create the persistent worker; `spark`: a session on this Spark Connect server.
 
         `function` maps batches in the first of the schemas to batches in the second.
         """
@@ -128,7 +128,7 @@ class PersistentWorker:
                 self.release()
 
     def release(self) -> None:
-        """Let the worker go: its job ends, and its core is free.
+        """Release the worker: its job ends, and its core is free.
 
         One that is to come isn't waited for any longer.
         """

@@ -38,7 +38,7 @@ class RemoteFunction:
         schemas: tuple[pa.Schema, pa.Schema],
         errors: ErrorTranslator,
     ) -> None:
-        """`session`: of `sluice.etl.spark.session`, on this server.
+        """Create the remote function; `session`: of `sluice.etl.spark.session`, on this server.
 
         `function` maps batches in the first of the schemas to batches in the second. `errors`
         outlives the session.

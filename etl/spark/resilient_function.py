@@ -140,7 +140,7 @@ class ResilientFunction:
             spark.interruptAll()
 
     def close(self) -> None:
-        """Let go of everything."""
+        """Drop the connection and release the workers."""
         with self._changed:
             reconnector, self._reconnector = self._reconnector, None
             function, self._function = self._function, None

@@ -74,7 +74,7 @@ class SessionLease:
         return True
 
     def release(self) -> None:
-        """Let another lease have the number."""
+        """Return the number to the pool."""
         file, self._file = self._file, -1
         if file >= 0:
             os.close(file)

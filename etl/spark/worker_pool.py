@@ -57,7 +57,7 @@ class WorkerPool:
     """Threads may call at once."""
 
     def __init__(self, make: Callable[[], PersistentWorker]) -> None:
-        """`make`: returns a worker that has no other caller."""
+        """Create the worker pool; `make`: returns a worker that has no other caller."""
         self._make = make
         self._one: PersistentWorker | None = None
         self._one_lock = threading.Lock()

@@ -34,7 +34,7 @@ ShowProgress = Callable[["CopyProgressCounts"], None]
 
 @dataclass(frozen=True, slots=True)
 class RegisteredKind:
-    """What is known of a kind of jobs before its module is imported."""
+    """A kind of jobs, as it is known before its module is imported."""
 
     steps: str
     """Module of this room, and its class, with a colon between."""

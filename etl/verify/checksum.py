@@ -51,7 +51,7 @@ _UTF8 = ("utf8mb4", "utf8", "utf8mb3", "ascii")
 
 @dataclass(frozen=True, slots=True)
 class Checksum:
-    """`digest`: the sum of the rows' digests."""
+    """A checksum; `digest`: the sum of the rows' digests."""
 
     rows: int = 0
     digest: int = 0

@@ -83,7 +83,7 @@ class ComparedTable:
 
     @property
     def full_name(self) -> str:
-        """`schema.table` upstream, of the first one."""
+        """Return `schema.table` upstream, of the first one."""
         return self.table.full_name
 
     @property

@@ -54,7 +54,7 @@ FOUND: ContextVar[dict[int, Found]] = ContextVar("found")
 
 
 class OwnExpectation(BatchExpectation):  # type: ignore[misc] # untyped as they are imported
-    """`table` is filled in from the suite."""
+    """An expectation of Sluice's own; `table` is filled in from the suite."""
 
     table: str = ""
     metric_dependencies: ClassVar[tuple[str, ...]] = ()

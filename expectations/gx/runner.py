@@ -39,7 +39,10 @@ _NUMBER = "number"
 
 @dataclass(frozen=True, slots=True)
 class SuiteResult:
-    """`result`: for the Data Docs, one result an expectation, in the suite's order."""
+    """A suite result.
+
+    `result`: for the Data Docs, one result an expectation, in the suite's order.
+    """
 
     suite: Suite
     result: ExpectationSuiteValidationResult

@@ -38,7 +38,10 @@ class _BorrowedConnection:
     """Another owner's PyMySQL connection, in the middle of that owner's transaction."""
 
     def __init__(self, place: ServerDataset, table: str) -> None:
-        """`table`: as it is written in a statement, in place of the placeholder."""
+        """Create the borrowed connection.
+
+        `table`: as it is written in a statement, in place of the placeholder.
+        """
         self._place = place
         self._table = table
         self._connection = place.session.connection

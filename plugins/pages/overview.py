@@ -55,7 +55,7 @@ def _points(settings: Settings) -> dict[str, Any]:
 async def tasks(
     what: Literal["pause", "resume"], pipeline: PipelineParam, user: Viewer, order: ActionBody
 ) -> Response:
-    """Have landing, applying or both wait, or go on."""
+    """Pause or resume landing, applying or both."""
     which = order.get("which", operate.BOTH)
     if which not in (operate.LAND, operate.APPLY, operate.BOTH):
         raise HTTPException(status.HTTP_422_UNPROCESSABLE_CONTENT, "which: land, apply or both")

@@ -86,7 +86,10 @@ class WindowService:
         stopping: threading.Event,
         share: str = "",
     ) -> None:
-        """`share` is the share of the tables that the store has, "" for all."""
+        """Create the window service.
+
+        `share` is the share of the tables that the store has, "" for all.
+        """
         self._cluster_id, self._share = cluster_id, share
         self._store = store
         self._time_limit = time_limit

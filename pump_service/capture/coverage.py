@@ -61,7 +61,9 @@ class Coverage:
     def __init__(
         self, spans: Sequence[tuple[bytes, bytes]], from_ts: int, share: Share | None = None
     ) -> None:
-        """`spans` are disjoint ranges of raw keys, in order; all is captured above `from_ts`.
+        """Create the coverage.
+
+        `spans` are disjoint ranges of raw keys, in order; all is captured above `from_ts`.
 
         Of the tables only those of `share` are covered, None for all.
         """

@@ -38,7 +38,7 @@ class OwnedChanges:
 
 
 class _OwnedTables(dict[bytes, bool]):
-    """Whether the share has a key, by what it begins with."""
+    """Find by a key's beginning whether the share has it."""
 
     def __init__(self, share: Share) -> None:
         super().__init__()

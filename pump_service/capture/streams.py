@@ -78,7 +78,7 @@ class Inbox:
         return taken
 
     def close(self) -> None:
-        """Let all that wait go on."""
+        """Wake up all waiting threads."""
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()

@@ -77,7 +77,10 @@ class ReplicaCheck:
         pumps: Callable[[], Sequence[NodeStatus]],
         tls: TLS | None,
     ) -> None:
-        """`own` is this pump's entry in the registry, `pumps` returns all of them."""
+        """Create the replica check.
+
+        `own` is this pump's entry in the registry, `pumps` returns all of them.
+        """
         self._store, self._pumps, self._tls = store, pumps, tls
         self._own, self._node_id = own, own.node_id
         self._states: dict[str, _Compared] = {}

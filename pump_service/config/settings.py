@@ -69,7 +69,7 @@ class Security:
 
 @dataclass(frozen=True, slots=True)
 class CaptureOptions:
-    """`[capture]`: whether the pump reads changes from TiKV, instead of taking TiDB's binlogs."""
+    """The section `[capture]`: whether the pump reads from TiKV, instead of taking binlogs."""
 
     enabled: bool = False
     start_ts: int = 0

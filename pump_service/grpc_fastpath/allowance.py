@@ -40,7 +40,7 @@ class SharedFrameBudget:
     __slots__ = ("_counted", "_left", "_rate")
 
     def __init__(self, rate: int) -> None:
-        """`rate`: frames a second."""
+        """Create the shared frame budget; `rate`: frames a second."""
         self._rate = rate
         self._left = rate * _BURST_WINDOW_S
         self._counted = time.monotonic()
@@ -58,12 +58,18 @@ class SharedFrameBudget:
 
 
 class FrameRateLimit:
-    """`left` goes down with each such frame; below zero the connection isn't read for a while."""
+    """A frame rate limit.
+
+    `left` goes down with each such frame; below zero the connection isn't read for a while.
+    """
 
     __slots__ = ("_counted", "_rate", "_shared", "left", "over_since")
 
     def __init__(self, rate: int, shared: SharedFrameBudget) -> None:
-        """`rate`: frames a second that this connection may send whatever others do."""
+        """Create the frame rate limit.
+
+        `rate`: frames a second that this connection may send whatever others do.
+        """
         self._rate = rate
         self._shared = shared
         self.left = float(min(rate, _FIRST_FRAMES))

@@ -25,7 +25,7 @@ class ProxiedCalls:
         self.count = 0
 
     def begin(self, lane: ClientCalls, stream: int, headers: Headers, body: bytes) -> bytes | None:
-        """Have a call answered; the frames of its refusal, if it is refused."""
+        """Begin to answer a call; return the frames of its refusal, if it is refused."""
         context = self._context
         if not is_grpc(headers):
             return f.header_frames(stream, ((b":status", b"415"),), end_stream=True)

@@ -298,7 +298,7 @@ class FastPathConnection(FrameHandler, asyncio.Protocol):
 
     @property
     def sender(self) -> FlowControlledSender:
-        """Where the bridge puts the frames of its answer."""
+        """Return where the bridge puts the frames of its answer."""
         return self._sender
 
     async def sent(self, stream: int) -> None:

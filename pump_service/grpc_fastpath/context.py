@@ -96,7 +96,7 @@ class FastPathServer:
         bridge: RpcDispatch,
         descriptors: int = MAX_CONNECTIONS,
     ) -> None:
-        """`descriptors`: how many connections may hold."""
+        """Create the fast path server; `descriptors`: how many connections may hold."""
         self.loop = loop
         self.ingest = ingest
         self.limits = limits

@@ -63,7 +63,7 @@ class FrameHandler(ABC):
 
     @abstractmethod
     def _bridge(self, stream: int, headers: Headers, body: bytes) -> None:
-        """Have a call answered that isn't WriteBinlog."""
+        """Pass on a call that isn't WriteBinlog."""
 
     def _frames(self, buf: bytes) -> bytes:
         """Handle every complete frame of `buf`, and return what is left of it."""

@@ -68,7 +68,7 @@ class Http2ConnectionError(Signal):
 
 
 def frame(kind: int, flags: int, stream: int, payload: bytes | memoryview = b"") -> bytes:
-    """One frame; `payload` at most 16,384 bytes."""
+    """Return one frame; `payload` has at most 16,384 bytes."""
     return HEAD.pack(len(payload) << 8 | kind, flags, stream) + payload
 
 

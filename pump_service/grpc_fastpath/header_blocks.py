@@ -19,7 +19,7 @@ class HeaderBlocks:
     __slots__ = ("_flags", "_limit", "_parts", "size", "stream")
 
     def __init__(self, limit: int) -> None:
-        """`limit`: bytes that a block may have."""
+        """Create the header blocks; `limit`: bytes that a block may have."""
         self._limit = limit
         self._flags = 0
         self._parts: list[bytes] = []

@@ -50,7 +50,10 @@ def _never() -> bool:
 
 
 class ConnectionSlot:
-    """What one connection takes. `end` ends it; `is_busy` is true while it waits for the pump."""
+    """The place of one connection.
+
+    `end` ends it; `is_busy` is true while it waits for the pump.
+    """
 
     __slots__ = ("_places", "end", "group", "is_busy", "is_open", "roles", "size", "used")
 
@@ -99,7 +102,7 @@ class ConnectionSlots:
     """Belongs to the loop's thread. One address, or one IPv6 network, gets half of everything."""
 
     def __init__(self, descriptors: int = MAX_CONNECTIONS, limit: int = MAX_BYTES) -> None:
-        """`limit`: bytes."""
+        """Create the connection slots; `limit`: bytes."""
         self.descriptors = min(descriptors, MAX_CONNECTIONS)
         self.limit = limit
         self.used = 0

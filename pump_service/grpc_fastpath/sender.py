@@ -49,7 +49,7 @@ class _SendQueue:
 
 
 class FlowControlledSender:
-    """What may be sent now and what must wait.
+    """Send what the peer's flow control allows, and keep the rest.
 
     Frames to write go to `out`; the connection writes and clears it.
     """

@@ -84,7 +84,7 @@ class PartialRequestBudget:
         return self._size
 
     def add(self, upload: PartialRequest, size: int) -> None:
-        """So many more bytes came."""
+        """Count `size` more bytes."""
         self._begun[upload] = None
         self._size += size
 

@@ -60,13 +60,13 @@ class FrameTransport:
         return why in self._held
 
     def pause_writing(self) -> None:
-        """As asyncio's protocols have it."""
+        """Stop sending: asyncio calls it when the transport's buffer is full."""
         self.set_paused("writing", on=True)
         self._stuck = time.monotonic()
         self._writable = asyncio.get_running_loop().create_future()
 
     def resume_writing(self) -> None:
-        """As asyncio's protocols have it."""
+        """Send again: asyncio calls it when the transport's buffer has room."""
         self.set_paused("writing", on=False)
         if self._writable is not None:
             if not self._writable.done():

@@ -74,7 +74,7 @@ class PumpControl(Protocol):
 
 
 class HttpApi:
-    """`handle` is a `http1.Handler`.
+    """Answer the pump's HTTP requests; `handle` is a `http1.Handler`.
 
     State and metrics have threads of their own, so they are there whatever else is asked for; who
     asks for the same meanwhile gets the same answer. Of the pages that take long, one is made at a
@@ -84,7 +84,10 @@ class HttpApi:
     def __init__(
         self, pump: PumpControl, registry: CollectorRegistry, hosts: Collection[str] = ()
     ) -> None:
-        """`hosts`: names by which the pump is reached, besides its addresses."""
+        """Create the HTTP API.
+
+        `hosts`: names by which the pump is reached, besides its addresses.
+        """
         self.pump = pump
         self._hosts = {host.lower() for host in (*hosts, "localhost", socket.gethostname())}
         self.registry = registry

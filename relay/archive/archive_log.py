@@ -35,7 +35,7 @@ class ArchiveLog:
         tables: Iterable[int] | None = None,
         indexes: SegmentIndexCache | None = None,
     ) -> None:
-        """`tables`: ids.
+        """Create the archive log; `tables`: ids.
 
         Windows come with the row groups that hold changes of them only, and `changes` counts these.
         A row group may hold small tables beside them, and DDL comes whole. None: everything.

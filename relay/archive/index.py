@@ -72,7 +72,7 @@ class _IndexLines(Sequence[IndexedWindow]):
     """
 
     def __init__(self, lines: Sequence[bytes]) -> None:
-        """`lines`: two a window. Raises ValueError."""
+        """Create the index lines; `lines`: two a window. Raises ValueError."""
         self._lines = lines
         self.bounds = [self._bounds(line) for line in lines[::2]]
 
@@ -280,7 +280,7 @@ class SegmentIndexCache:
     """
 
     def __init__(self, kept: int = _MAX_CACHED) -> None:
-        """`kept`: how many."""
+        """Create the segment index cache; `kept`: how many."""
         self._max_cached = kept
         self._lock = threading.Lock()
         self._found: dict[tuple[str, str], SegmentIndex] = {}

@@ -87,7 +87,7 @@ class Pins:
         )
 
     def note(self, name: str, hold: Pin) -> None:
-        """Have nothing removed that `hold` names, until `forget`.
+        """Pin what `hold` names, until `forget`.
 
         `name`: letters, digits, - and _. Raises RemovedError if some of it is gone; nothing is
         noted then.

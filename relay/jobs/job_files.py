@@ -62,7 +62,7 @@ class JobFiles:
         return f"jobs/{self.id}/{name}"
 
     def write_spec(self) -> None:
-        """Have the specification in a file of its own."""
+        """Write the specification to a file of its own."""
         with contextlib.suppress(FileExistsError):
             self._storage.create(self.path("spec.json"), _text(self.spec.to_json()))
 

@@ -123,7 +123,7 @@ class JobRun:
         return self._entry.state in FINAL_STATES
 
     def look(self) -> None:
-        """Have `order` and `check` be of now. Raises RelayError, OSError."""
+        """Refresh what `order` and `check` return. Raises RelayError, OSError."""
         self._entry = self._files.history.load()
 
     # Reports

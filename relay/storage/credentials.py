@@ -53,7 +53,7 @@ _cached: dict[str, StoreCredentials] = {}
 
 
 def register_provider(url: str, provider: Callable[[], StoreCredentials]) -> None:
-    """Have `provider` called for the credentials of the bucket in which `url` is.
+    """Register the function that returns credentials of the bucket in which `url` is.
 
     What it raises is raised where a store is opened.
     """

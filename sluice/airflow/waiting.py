@@ -220,7 +220,7 @@ class SluiceCompletedTrigger(BaseEventTrigger):  # type: ignore[misc] # Airflow 
 
 
 class Progress:
-    """How far a pipeline is complete at a place. Every look may block for some seconds."""
+    """Read how far a pipeline is complete at a place. Every look may block for some seconds."""
 
     def __init__(self, pipeline: str, place: str, log: Any) -> None:
         self._pipeline = pipeline

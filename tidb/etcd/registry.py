@@ -153,7 +153,7 @@ class Registry:
         return self._list("drainers")
 
     def get_pump(self, node_id: str) -> NodeStatus | None:
-        """One pump, None if it never registered."""
+        """Return one pump, None if it never registered."""
         return self._get("pumps", node_id)
 
     def register_pump(self, status: NodeStatus) -> bool:

@@ -164,7 +164,7 @@ class PDClient:
         return leader, self._channel(leader)
 
     def forget_leader(self, url: str) -> None:
-        """Have the next call look for the leader among the members."""
+        """Forget the leader: the next call looks for it among the members."""
         with self._lock:
             if self._leader == url:
                 self._leader = None

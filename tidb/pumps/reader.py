@@ -110,7 +110,9 @@ class PumpReader:
         timeout_s: float = 30.0,
         share: str = "",
     ) -> None:
-        """`share` is the share of the tables that the pump should have, "" for all.
+        """Create the pump reader.
+
+        `share` is the share of the tables that the pump should have, "" for all.
 
         A pump that has another one refuses all calls.
         """

@@ -16,7 +16,7 @@ _STATES = {
 
 
 class SQLError(Signal):
-    """`number`: MySQL's or TiDB's error number, with TiDB's text."""
+    """An SQL error; `number`: MySQL's or TiDB's error number, with TiDB's text."""
 
     def __init__(self, number: int, text: str) -> None:
         super().__init__(text)

@@ -31,7 +31,7 @@ _COMPARISONS = {"=", "<=>", "<", "<=", ">", ">=", "<>", "!="}
 
 
 class Token(NamedTuple):
-    """`kind`: value, name (quoted), variable, word, mark or end.
+    """A token; `kind`: value, name (quoted), variable, word, mark or end.
 
     `at`: where it begins in the text.
     """

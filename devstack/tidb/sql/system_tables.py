@@ -18,7 +18,7 @@ from sluice.tidb.tso import physical_ms
 
 @dataclass(frozen=True, slots=True)
 class ClusterState:
-    """`take_ts`: a fresh TSO of PD.
+    """A cluster state; `take_ts`: a fresh TSO of PD.
 
     `limit`: nothing that committed later ever happened, None without a limit. `gc_safe_point`: a
     TSO. `users`: passwords by name. `region_rows`: how many rows of a table make a region.

@@ -81,7 +81,7 @@ class RowPackets:
     """
 
     def __init__(self, columns: int, most_bytes: int) -> None:
-        """`most_bytes`: of a row, about."""
+        """Create the row packets; `most_bytes`: of a row, about."""
         self._columns, self._most_bytes = columns, most_bytes
         self._data = bytearray()
         self._at = 0

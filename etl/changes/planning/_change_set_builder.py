@@ -38,7 +38,7 @@ class ChangeSetBuilder:
         batch: BatchPayload,
         timings: StageTimings,
     ) -> None:
-        """`options`: with all that is excluded from this batch."""
+        """Create the change set builder; `options`: with all that is excluded from this batch."""
         safe, replayed = batch.safe, batch.in_flight is not None
         self._schemas = schemas
         # In safe mode, and for an in-flight batch that is written again, one session writes all,

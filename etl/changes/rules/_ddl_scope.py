@@ -36,7 +36,7 @@ class ScopeError(ChangeError):
 
 @dataclass(frozen=True, slots=True)
 class ScopeResult:
-    """`ddl`: the job as it concerns the downstream, with `before`.
+    """A scope result; `ddl`: the job as it concerns the downstream, with `before`.
 
     None if nothing is to be executed. `touches`: rows that are replicated belong to a table the job
     changes, so what came before must go downstream first.

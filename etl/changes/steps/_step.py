@@ -104,7 +104,7 @@ class _StepColumns:
     """
 
     def __init__(self, first: int) -> None:
-        """`first`: the number of the first step."""
+        """Create the step columns; `first`: the number of the first step."""
         self.first, self.bytes = first, 0
         self.payload: list[Any] = []
         self._kind: list[str] = []

@@ -45,7 +45,7 @@ class AlignedChunkScheduler:
         now: Callable[[], int],
         downstream: BackfillDownstream,
     ) -> None:
-        """`now`: fresh timestamps of PD."""
+        """Create the aligned chunk scheduler; `now`: fresh timestamps of PD."""
         self._aligned_chunks = aligned_chunks
         self._job = job
         self._now = now

@@ -82,7 +82,7 @@ def check_condition(text: str) -> None:
 
 
 def _why_forbidden(word: str, behind: str) -> str:
-    """Why a word, with what comes behind it, can't be; "" if it can."""
+    """Return why a word, with what comes behind it, can't be; "" if it can."""
     if word[0] in "'\"`" and len(word) > 1:
         return (
             "a backslash in quotes is read in different ways: write x'...' with the text's bytes"

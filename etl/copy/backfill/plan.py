@@ -62,7 +62,7 @@ class BackfillTablePlan:
 
 @dataclass(frozen=True, slots=True)
 class BackfillPlan(JsonDocument):
-    """`problems` hinder it; `notes` are for people to know."""
+    """A backfill plan; `problems` hinder it; `notes` are for people to know."""
 
     JSON_COMPLETE: ClassVar = True
 

@@ -40,7 +40,9 @@ class BackfillChunk:
 
 @dataclass(slots=True)
 class BackfillTableState:
-    """`low`: where the next chunk begins; `taken`: how many of the conditions have their chunk.
+    """A backfill table state.
+
+    `low`: where the next chunk begins; `taken`: how many of the conditions have their chunk.
 
     `is_cut`: no chunk comes any more; `is_over`: and all are done.
     """

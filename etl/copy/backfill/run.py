@@ -58,7 +58,7 @@ class SparkChunkReader:
     """Reads chunks on a Spark Connect server."""
 
     def __init__(self, place: SessionTarget, address: TidbAddress) -> None:
-        """`place`: on the relay log, where the rows go."""
+        """Create the Spark chunk reader; `place`: on the relay log, where the rows go."""
         function = ReadChunks(address.to_json(), place.url)
         self._calls = JobCalls(place, function, _READ_TIMEOUT_S)
 
@@ -176,7 +176,7 @@ class _BackfillContext:
         remove_orphans(self.relay, self.downstream)
 
     def _is_stalled(self) -> list[str]:
-        """Why applying would not come to a chunk."""
+        """Return why applying would not come to a chunk."""
         control = self.relay.control()
         found = []
         if control.land_paused or control.apply_paused:

@@ -65,7 +65,7 @@ def _attempts(table: Table) -> Iterator[tuple[Fallback, bool]]:
 
 @contextlib.contextmanager
 def _allow_wide_rows(session: MySQLSession) -> Iterator[None]:
-    """Have InnoDB accept a table of hundreds of long columns.
+    """Make InnoDB accept a table of hundreds of long columns.
 
     The server rejects a row that doesn't fit when the row comes, by name. Raises DownstreamError,
     also where the session lacks the privilege (MySQL).

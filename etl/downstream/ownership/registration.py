@@ -49,7 +49,7 @@ class RegistryHeartbeat:
         tso: Callable[[], int],
         landed_ts: int,
     ) -> None:
-        """`tls` is for the pumps, `tso` gives timestamps.
+        """Create the registry heartbeat; `tls` is for the pumps, `tso` gives timestamps.
 
         `landed_ts`: through where all is landed.
         """

@@ -79,7 +79,7 @@ class FencedCheckpoint:
         return self.value
 
     def begin(self, *, lock: bool = True) -> None:
-        """Have a transaction open, with the row locked and found where it was left."""
+        """Begin a transaction, lock the row, and check that nothing else moved it."""
         if not self.in_transaction:
             self._session.begin()
             self.in_transaction = True

@@ -27,7 +27,9 @@ class FileMaintenance:
     """
 
     def __init__(self, folder: Path, *, compress: bool, retention_days: int) -> None:
-        """`retention_days`: how long finished files are kept, by their time of last change.
+        """Create the file maintenance.
+
+        `retention_days`: how long finished files are kept, by their time of last change.
 
         0: for ever.
         """
@@ -53,7 +55,7 @@ class FileMaintenance:
                 path.unlink()
 
     def start(self) -> None:
-        """Have it done soon, unless there is nothing to do by the settings. Returns at once."""
+        """Start the maintenance in a thread, if the settings want any. Returns at once."""
         if not self._compress and not self._keep_s:
             return
         self._again.set()

@@ -68,7 +68,7 @@ class LastMessage:
 
 @dataclass(frozen=True, slots=True)
 class TopicTail:
-    """`next`: the offset that the next message gets.
+    """A topic tail; `next`: the offset that the next message gets.
 
     `last`: the last message; None when there is none.
     """

@@ -61,7 +61,7 @@ class _ListedColumns:
 
 @dataclass(frozen=True, slots=True)
 class _RowCounts:
-    """`gone`: how many rows are to go at once.
+    """Row counts; `gone`: how many rows are to go at once.
 
     `back`: how many of a row come back, by its number. `alone`: the numbers of those that are left.
     """

@@ -49,7 +49,7 @@ class FileSink(BinlogSink):
     shape = "file_binlog"
 
     def __init__(self, options: File, cluster_id: int, job: str = "") -> None:
-        """`job`: which job writes there, "" for a pipeline."""
+        """Create the file sink; `job`: which job writes there, "" for a pipeline."""
         super().__init__(savepoint_file(options, cluster_id, job))
         self._folder = Path(options.dir).absolute()
         self._limit = options.max_file_bytes

@@ -39,7 +39,7 @@ class KafkaSink(BinlogSink):
     """Partition 0 of a topic."""
 
     def __init__(self, options: Kafka, cluster_id: int, job: str = "") -> None:
-        """`job`: which job writes there, "" for a pipeline."""
+        """Create the Kafka sink; `job`: which job writes there, "" for a pipeline."""
         super().__init__(savepoint_file(options, cluster_id, job))
         self.shape = write_plan_of_topic(options)
         self._options = options

@@ -91,7 +91,10 @@ class MySQLSink:
         keep_dropped_s: int = 24 * 3600,
         origin: ChangeOrigin | None = None,
     ) -> None:
-        """`keep_dropped_s`: how long dropped tables are kept, in seconds of upstream time."""
+        """Create the MySQL sink.
+
+        `keep_dropped_s`: how long dropped tables are kept, in seconds of upstream time.
+        """
         self._session = session
         self._row = FencedCheckpoint(session, table)
         self._results = ChunkResults(table.schema)

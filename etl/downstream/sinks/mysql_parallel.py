@@ -73,7 +73,7 @@ class _WriterThread:
         self._thread.start()
 
     def write(self, steps: Sequence[Step], checkpoint: Checkpoint) -> None:
-        """Have steps executed and committed, in order. Raises the error of an earlier one."""
+        """Queue steps to execute and commit, in order. Raises the error of an earlier one."""
         self._put((steps, checkpoint))
 
     def begin_flush(self) -> None:
@@ -177,7 +177,7 @@ class _WriterThread:
                 time.sleep(pause_s)
 
     def _is_sent_whole(self, steps: Sequence[Step], checkpoint: Checkpoint) -> bool:
-        """Have small steps executed, and the row locked, in one round trip.
+        """Execute small steps, and lock the row, in one round trip.
 
         False, with nothing of it done, if it can't be so.
         """

@@ -33,7 +33,7 @@ class SegmentBuilder(Protocol):
     """Makes segments: Spark's workers, or this process."""
 
     def connect(self) -> None:
-        """Be ready for `run`."""
+        """Prepare to `run`."""
 
     def run(self, task: dict[str, Any]) -> Any:
         """Return the result of a task's row, see `sluice.etl.history.archive.worker`.
@@ -45,7 +45,7 @@ class SegmentBuilder(Protocol):
         """End the running jobs."""
 
     def close(self) -> None:
-        """Let go of what `connect` has made; it can be called again."""
+        """Release what `connect` has made; it can be called again."""
 
 
 class SparkSegmentBuilder(JobCalls):
@@ -145,7 +145,7 @@ class SegmentQueue:
             self._jobs.close()
 
     def close(self) -> None:
-        """Let go of everything."""
+        """Release everything."""
         self.abandon()
         self._threads.shutdown(wait=False, cancel_futures=True)
         self._jobs.close()

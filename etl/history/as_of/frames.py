@@ -37,7 +37,7 @@ _TYPES = {
 
 
 class TableFrames:
-    """`spark`: their session.
+    """Table frames; `spark`: their session.
 
     `tables`: by name (``schema.table`` upstream), each computed once, when it is needed first.
     """

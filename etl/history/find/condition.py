@@ -82,7 +82,7 @@ _Node = Callable[[ChangeRows, str], pa.BooleanArray]
 
 
 class RowCondition:
-    """`text`, read. Raises ConditionError."""
+    """A parsed condition, `text`. Raises ConditionError."""
 
     def __init__(self, text: str) -> None:
         if len(text) > _MAX_CHARACTERS:

@@ -25,7 +25,7 @@ _MAX_VALUE_CHARS = 60
 
 @dataclass(frozen=True, slots=True)
 class DisplayValue:
-    """`kind`: null, text, bytes, number.
+    """A display value; `kind`: null, text, bytes, number.
 
     `text`: what is shown, bytes in hex; `size`: characters, or bytes, of the whole; `cut`: `text`
     is its beginning.

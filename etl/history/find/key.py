@@ -27,7 +27,7 @@ _HEX = re.compile(r"0[xX](?:[0-9a-fA-F]{2})+\Z")
 
 
 class KeyCondition:
-    """`text`, read.
+    """A parsed key, `text`.
 
     A change fits if the row has the key before it or after it. Raises ConditionError.
     """

@@ -64,7 +64,7 @@ class ChangedValue:
 
 @dataclass(frozen=True, slots=True)
 class ChangedRow:
-    """`kind`: insert, update or delete. `fault`: why the row can't be read."""
+    """A changed row; `kind`: insert, update or delete. `fault`: why the row can't be read."""
 
     position: int
     table: str
@@ -75,7 +75,9 @@ class ChangedRow:
 
 @dataclass(slots=True)
 class TransactionView:
-    """`window`: (lo, hi] of the one that it is in, `archived`: it is read from the archive.
+    """A transaction view.
+
+    `window`: (lo, hi] of the one that it is in, `archived`: it is read from the archive.
 
     `tables` counts its rows, as far as they were read: all of them if `complete`. `rows`: those
     that were asked for. `left_out`: why landing left it out.

@@ -32,7 +32,7 @@ class TableRows:
 
 @dataclass(frozen=True, slots=True)
 class FoundTransaction:
-    """`rows`: how many of its row changes fit."""
+    """A found transaction; `rows`: how many of its row changes fit."""
 
     commit_ts: int
     start_ts: int
@@ -42,7 +42,10 @@ class FoundTransaction:
 
 @dataclass(frozen=True, slots=True)
 class FoundDdl:
-    """`kind`: TiDB's name of it; `tables`: those it is about. `drops`: rows are gone after it."""
+    """A found DDL.
+
+    `kind`: TiDB's name of it; `tables`: those it is about. `drops`: rows are gone after it.
+    """
 
     commit_ts: int
     kind: str

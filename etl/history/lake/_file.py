@@ -74,7 +74,7 @@ class LakeFileWriter:
             self._rows += rows.num_rows
 
     def publish(self) -> LakeFile:
-        """Have it whole, durable and seen. Raises FileExistsError, OSError."""
+        """Finish the file, sync it and give it its name. Raises FileExistsError, OSError."""
         try:
             self._writer.close()
         except BaseException as error:

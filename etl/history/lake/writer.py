@@ -202,7 +202,7 @@ class LakeWriter:
 
 
 def _raise_open_files() -> None:
-    """Let this process have as many open files as it may ask for."""
+    """Raise this process's limit of open files to what it may ask for."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     with contextlib.suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -102,7 +102,7 @@ def restorable_since(
 def _apply_event(
     alive: dict[int, RestoreStart], gone: dict[int, RestoreStart], turn: TableEvent
 ) -> None:
-    """Have the turn happen.
+    """Apply one event to the ranges.
 
     Rows of dropped tables are remembered: RECOVER TABLE brings them back.
     """

@@ -46,7 +46,7 @@ class DownstreamTable:
 
     @property
     def full_name(self) -> str:
-        """`schema.table` downstream."""
+        """Return `schema.table` downstream."""
         return full_name(self.schema, self.name)
 
     @property

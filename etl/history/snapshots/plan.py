@@ -21,7 +21,7 @@ __all__ = ["SnapshotPlan", "plan_of_source"]
 
 @dataclass(frozen=True, slots=True)
 class SnapshotPlan(JsonDocument):
-    """`snapshot`: its name.
+    """A snapshot plan; `snapshot`: its name.
 
     `spec`: the source's, see `sluice.etl.copy.sources`. `tables` have no files unless they are
     `referred` to (full names). `problems` hinder it, `notes` are for people to know.

@@ -83,7 +83,7 @@ class TableSelection:
 
 @dataclass(frozen=True, slots=True)
 class TableCatalog:
-    """`errors`: which source doesn't answer, and why."""
+    """A table catalog; `errors`: which source doesn't answer, and why."""
 
     tables: tuple[TableInfo, ...]
     errors: Mapping[str, str] = field(default_factory=dict)

@@ -38,7 +38,10 @@ _TABLES = (
 
 @dataclass(frozen=True, slots=True)
 class DownstreamTableSize:
-    """`rows` and `bytes` (with indexes) are the server's estimates; None: it has none."""
+    """A downstream table size.
+
+    `rows` and `bytes` (with indexes) are the server's estimates; None: it has none.
+    """
 
     schema: str
     name: str

@@ -23,7 +23,10 @@ MAX_CHANGES = 50
 
 @dataclass(frozen=True, slots=True)
 class ColumnTypeChange:
-    """`old` and `new` are types as SQL has them; "" where there was no such column."""
+    """A column type change.
+
+    `old` and `new` are types as SQL has them; "" where there was no such column.
+    """
 
     name: str
     old: str
@@ -32,7 +35,7 @@ class ColumnTypeChange:
 
 @dataclass(frozen=True, slots=True)
 class SchemaChange:
-    """`kind`: TiDB's name of it.
+    """A schema change; `kind`: TiDB's name of it.
 
     `before`, `after`: the table's name, "" where there was none; `drops`: rows are gone after it.
     """

@@ -32,7 +32,7 @@ from sluice.tidb.schema import STATE_PUBLIC, WHOLE_COLUMN, Index, Table
 
 @dataclass(frozen=True, slots=True)
 class InverseChanges:
-    """`left`: rows as the transaction left them, that go.
+    """Inverse changes; `left`: rows as the transaction left them, that go.
 
     `again`: rows as they were, that come again; `after` and `before`: rows as the transaction left
     them, and what they become. The columns are those of the table then.

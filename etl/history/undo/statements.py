@@ -35,7 +35,10 @@ _TIME_KINDS = ("timestamp", "datetime")
 
 @dataclass(frozen=True, slots=True)
 class UndoStatement:
-    """`rows`: how many it affects if all of them are as the transaction left them."""
+    """An undo statement.
+
+    `rows`: how many it affects if all of them are as the transaction left them.
+    """
 
     sql: bytes
     rows: int

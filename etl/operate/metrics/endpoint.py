@@ -25,7 +25,7 @@ class MetricsEndpoint:
     """Listens once it is made; `close` ends it. Raises OSError if the address is taken."""
 
     def __init__(self, gatherer: PipelineCollector, host: str, port: int) -> None:
-        """`port`: 0 for any that is free."""
+        """Create the metrics endpoint; `port`: 0 for any that is free."""
         self._server = _Server((host, port), gatherer)
         self._thread = threading.Thread(
             target=self._server.serve_forever, name="metrics-endpoint", daemon=True

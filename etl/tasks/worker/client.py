@@ -206,7 +206,7 @@ class _WorkerHandle:
             raise self._worker_lost(works=False) from None
 
     def begin(self) -> None:
-        """Have the worker begin, once it is ready. Raises WorkerLostError."""
+        """Order the worker to begin, once it is ready. Raises WorkerLostError."""
         try:
             self.line.send(BEGIN)
         except OSError:

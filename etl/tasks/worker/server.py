@@ -196,7 +196,7 @@ class WorkerServer:
             os._exit(1)
 
     def _poll_once(self) -> None:
-        """One thing that happens."""
+        """Wait for the next event, and handle it."""
         looking = select.poll()
         with self._lock:
             if self._is_over:

@@ -32,7 +32,10 @@ class LatestRows:
     """Images are added in order; `rows` are the last ones of each key."""
 
     def __init__(self, table: Table) -> None:
-        """`table`: the upstream's, which doesn't change while images are added."""
+        """Create the latest rows.
+
+        `table`: the upstream's, which doesn't change while images are added.
+        """
         self.table = table
         self._parts: list[pa.Table] = []
         self._waiting = 0

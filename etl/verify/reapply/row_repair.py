@@ -131,7 +131,7 @@ class RowRepair:
             self._note(table, rows, first, chunk.num_rows, found)
 
     def _repair_chunk(self, table: Table, keys: pa.Table, number: int) -> ChunkResult | None:
-        """Have some of the touched keys written; None if nothing came of it this time."""
+        """Write some of the touched keys; return None if nothing came of it this time."""
         made = self._scheduler.make(
             AlignedChunk(
                 0,
