@@ -63,7 +63,15 @@ def main(minutes: float) -> None:
             wait_pipeline(stack, airflow)
             ClusterControl(site.ports["cluster-control"]).workload(dict(TRAFFIC))
             time.sleep(60 * minutes / 2)
-            propose = [sys.executable, "-m", "sluice.cli", "quality", "init", "--config", str(site.config)]
+            propose = [
+                sys.executable,
+                "-m",
+                "sluice.cli",
+                "quality",
+                "init",
+                "--config",
+                str(site.config),
+            ]
             while subprocess.run(propose, cwd=ROOT).returncode:  # nothing is landed or applied yet
                 time.sleep(5)
             _trigger(airflow, "snapshot", {"source": "downstream"})
