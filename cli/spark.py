@@ -119,6 +119,12 @@ def worker_command(
     "--config", type=click.Path(exists=True, dir_okay=False), envvar="SLUICE_CONFIG",
     help="Settings file with [spark] master and [spark.conf].",
 )  # fmt: skip
+@click.option(
+    "--batch",
+    is_flag=True,
+    help="Run the server of [spark.batch], for whole tables, with Java's own compilers and"
+    " collector.",
+)
 @click.option("--master", envvar="SPARK_MASTER", help="Overrides [spark] master.")
 @_HOST
 @_port(15002, "SPARK_CONNECT_PORT")
@@ -142,6 +148,8 @@ def worker_command(
 def connect_command(
     config: str | None,
     master: str | None,
+    *,
+    batch: bool,
     host: str,
     port: int,
     conf: tuple[str, ...],
@@ -164,6 +172,7 @@ def connect_command(
             "--tls-cert and --tls-key go together, and --tls-client-ca with both"
         )
     section = load_settings(config).spark if config else Spark()
+    section = section.for_batch() if batch else section
     more = {}
     for one in conf:
         key, equals, value = one.partition("=")
@@ -174,7 +183,11 @@ def connect_command(
     if tls_cert:
         more["spark.connect.grpc.binding.address"] = "127.0.0.1"
     server = ConnectServer(
-        listening, master or section.master, section.conf_texts | more, python or section.python
+        listening,
+        master or section.master,
+        section.conf_texts | more,
+        python or section.python,
+        for_tables=batch,
     )
     if tls_cert and tls_key:
         sys.exit(

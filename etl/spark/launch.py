@@ -167,6 +167,11 @@ class ConnectServer:
     """
     java_options: str = ""
     """Options for its JVM and those of its executors, on top of those that Sluice needs."""
+    for_tables: bool = False
+    """Whether it only serves work on whole tables, as [spark.batch] names it.
+
+    Its JVMs shuffle and sort: they have Java's own compilers and collector.
+    """
 
     @property
     def is_local(self) -> bool:
@@ -176,7 +181,9 @@ class ConnectServer:
     @property
     def settings(self) -> dict[str, str]:
         """Return all settings that it is started with."""
-        java = f"{_FEW_THREADS} {self.java_options}".rstrip()
+        java = " ".join(
+            each for each in ("" if self.for_tables else _FEW_THREADS, self.java_options) if each
+        )
         found = {
             "spark.master": self.master,
             "spark.driver.memory": "1g",
@@ -194,7 +201,7 @@ class ConnectServer:
             # A worker's first input over TCP is held up by 40 ms.
             "spark.python.unix.domain.socket.enabled": "true",
         }
-        return found | dict(self.conf)
+        return {key: value for key, value in found.items() if value} | dict(self.conf)
 
     def command(self) -> LaunchCommand:
         """Return the command that starts it. Raises SparkMissingError."""

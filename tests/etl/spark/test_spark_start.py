@@ -84,6 +84,17 @@ def test_a_connect_server_runs_on_any_master_with_the_settings_it_is_given() -> 
     assert found["spark.sql.session.timeZone"] == "UTC"
 
 
+def test_a_server_for_whole_tables_leaves_compilers_and_collector_to_java() -> None:
+    names = ("spark.driver.extraJavaOptions", "spark.executor.extraJavaOptions")
+    windows, tables = (
+        confs(ConnectServer(HERE, "yarn", for_tables=each)) for each in (False, True)
+    )
+    assert all("-XX:TieredStopAtLevel=1 -XX:+UseSerialGC" in windows[name] for name in names)
+    assert not any(name in tables for name in names)
+    given = confs(ConnectServer(HERE, "yarn", java_options="-Xss2m", for_tables=True))
+    assert {given[name] for name in names} == {"-Xss2m"}
+
+
 @pytest.mark.parametrize(
     ("master_url", "python"), [("yarn", "python3"), ("local[2]", sys.executable)]
 )
