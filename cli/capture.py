@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING
 import click
 
 from sluice.cli._settings import config_option, settings_of
-from sluice.errors import RequestError
+from sluice.errors import SluiceError
+from sluice.tidb import tso
 
 if TYPE_CHECKING:
     from sluice.etl.settings import Settings
+    from sluice.pump_service.capture.check import CheckResult
 
 
 @click.command("capture")
@@ -30,8 +32,9 @@ def command(ctx: click.Context, *, check_only: bool, as_json: bool, config: str 
     """Check whether the pipeline can continue from TiKV's changes.
 
     A capture begins at the present while pumps with binlogs serve the pipeline, and where it has
-    come to if there is none. Exit code 1 if it can't; each failure has a hint. A service safe point
-    is set at PD, and removed again.
+    come to if there is none. A pipeline without a position begins with a copy, and its capture at
+    the present. Exit code 1 if it can't; each failure has a hint. A service safe point is set at
+    PD, and removed again.
     """
     from sluice.pump_service.capture.check import check_capture
     from sluice.tidb import EtcdClient, PDClient, Registry
@@ -39,17 +42,21 @@ def command(ctx: click.Context, *, check_only: bool, as_json: bool, config: str 
     settings = settings_of(ctx, config)
     urls, tls = settings.upstream.pd_urls, settings.upstream.tls()
     with PDClient(urls, tls=tls) as pd, EtcdClient(urls, tls=tls) as etcd:
+        online = [pump for pump in Registry(etcd).pumps() if pump.state == "online"]
         # Landing reads binlogs until it has come to where a capture begins.
         has_binlogs = settings.upstream.source != "capture" and any(
-            pump.state == "online" and pump.captured_cluster_id is None
-            for pump in Registry(etcd).pumps()
+            pump.captured_cluster_id is None for pump in online
         )
-        start_ts = pd.tso() if has_binlogs else _position_ts(settings, pd.cluster_id)
-        results = list(check_capture(pd, etcd, tls, start_ts))
+        capturing = [pump.node_id for pump in online if pump.captured_cluster_id == pd.cluster_id]
+        start_ts, results = 0, []
+        if not has_binlogs:
+            start_ts, position = _position(settings, pd.cluster_id)
+            results.append(position)
+        results += check_capture(pd, etcd, tls, start_ts or pd.tso())
     failures = sum(bool(each.hint) for each in results)
     if as_json:
         found = {
-            "start_ts": 0 if has_binlogs else start_ts,
+            "start_ts": start_ts,
             "results": [asdict(each) for each in results],
         }
         click.echo(json.dumps(found, indent=1))
@@ -62,25 +69,32 @@ def command(ctx: click.Context, *, check_only: bool, as_json: bool, config: str 
         click.echo(f"{failures} of {len(results)} checks failed")
     elif has_binlogs:
         click.echo("a capture can begin: [capture] without start-ts, beside the pumps with binlogs")
-    else:
+    elif capturing:
+        click.echo(f"captured by {', '.join(capturing)}: another pump needs no start-ts")
+    elif start_ts:
         click.echo(f"a capture can begin here: [capture] start-ts = {start_ts}")
+    else:
+        click.echo("a capture can begin: [capture] without start-ts, then `sluice bootstrap`")
     return 1 if failures else 0
 
 
-def _position_ts(settings: Settings, cluster_id: int) -> int:
-    """Return the TSO behind which the pipeline needs changes. Raises RequestError without one.
+def _position(settings: Settings, cluster_id: int) -> tuple[int, CheckResult]:
+    """Return the TSO behind which the pipeline needs changes, 0 if it has none, and the result.
 
     Landing goes on behind its last window; before the first one, behind the checkpoint.
     """
     from sluice.etl.operate import read_checkpoint_in_time
+    from sluice.pump_service.capture.check import CheckResult
 
-    last = settings.open_relay().last()
-    if last is not None:
-        return last.hi
-    checkpoint = read_checkpoint_in_time(settings.target, cluster_id)
+    try:
+        last = settings.open_relay().last()
+        if last is not None:
+            return last.hi, CheckResult(f"position: landed through {tso.text(last.hi)}")
+        checkpoint = read_checkpoint_in_time(settings.target, cluster_id)
+    except (SluiceError, OSError) as error:
+        hint = getattr(error, "hint", "") or "see why it can't be read"
+        return 0, CheckResult(f"position: unknown, since it can't be read: {error}", hint)
     if checkpoint is None:
-        raise RequestError(
-            "the pipeline has no position: nothing is landed, and the downstream has no checkpoint."
-            " A new capture needs none: leave [capture] start-ts away"
-        )
-    return checkpoint.commit_ts
+        return 0, CheckResult("position: none, so the capture begins at the present")
+    ts = checkpoint.commit_ts
+    return ts, CheckResult(f"position: the downstream's checkpoint at {tso.text(ts)}")
