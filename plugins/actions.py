@@ -6,6 +6,8 @@ action runs, and its outcome is recorded after.
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -30,9 +32,17 @@ __all__ = [
     "audit_name",
     "perform",
     "recent_actions",
+    "record_read",
     "run_conf",
     "trigger_run",
 ]
+
+
+_SAME_READ_S = 600.0
+"""A page asks again every few seconds, and that is one read."""
+_reads: dict[tuple[str, str, str, str], float] = {}
+"""Reads that are recorded, and until when (monotonic s) the same one is not again."""
+_reads_lock = threading.Lock()
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +94,24 @@ def recent_actions(pipeline: NamedPipeline, most: int) -> list[dict[str, Any]]:
     """Return the last `most` actions, newest first. Raises RelayCorruptError, OSError."""
     audit = AuditLog(pipeline.settings.open_relay().place)
     return [entry.to_json() for entry in audit.newest(most)]
+
+
+def record_read(user: Any, pipeline: NamedPipeline, what: str, about: str) -> None:
+    """Write durably that a user reads what rows hold, before they do; once in ten minutes for each.
+
+    Not for the event loop. Raises RelayCorruptError, OSError, SettingsError: then nothing is shown.
+    """
+    name, now = username(user), time.monotonic()
+    read = name, pipeline.name, what, about
+    with _reads_lock:
+        for old in [each for each, until in _reads.items() if until <= now]:
+            del _reads[old]
+        if read in _reads:
+            return
+    audit = AuditLog(pipeline.settings.open_relay().place, reads=True)
+    audit.begin(name, what, about)
+    with _reads_lock:
+        _reads[read] = now + _SAME_READ_S
 
 
 class NoRunError(RequestError):

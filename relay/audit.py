@@ -1,7 +1,8 @@
 """The audit log: user actions through the pages, with their time and outcome.
 
 It is one small document in the newest of ``audit/<number>.json``, next to the windows. The oldest
-entries go.
+entries go. Reads of what rows hold have a log of their own, ``audit-reads/``, so that they push no
+action out.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ __all__ = ["AuditEntry", "AuditLog"]
 
 MAX_ENTRIES = 1000
 _FOLDER = "audit"
+_READS_FOLDER = "audit-reads"
 _MAX_VERSIONS = 8
 _HINT = (
     "restore the file from a copy, or remove the folder: what was ordered before is forgotten then"
@@ -42,9 +44,11 @@ class AuditEntry(JsonDocument):
 class AuditLog:
     """The audit log. Every method raises RelayCorruptError, OSError."""
 
-    def __init__(self, storage: Storage) -> None:
+    def __init__(self, storage: Storage, *, reads: bool = False) -> None:
+        """Open the log of actions, or that of reads."""
+        folder = _READS_FOLDER if reads else _FOLDER
         self._file = VersionedDocument(
-            storage, _FOLDER, DocumentFormat(to_bytes, _parse, tuple, _HINT), _MAX_VERSIONS
+            storage, folder, DocumentFormat(to_bytes, _parse, tuple, _HINT), _MAX_VERSIONS
         )
 
     def begin(self, by: str, what: str, about: str) -> AuditEntry:

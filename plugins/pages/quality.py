@@ -10,6 +10,7 @@ from fastapi import APIRouter, Depends, HTTPException, Request, Response, status
 
 from sluice.etl.settings.pipelines import NamedPipeline
 from sluice.expectations import QualityResults, QualityRun
+from sluice.plugins.actions import record_read
 from sluice.plugins.auth import ROW_READER, Viewer, may_read_rows
 from sluice.plugins.pipeline_param import PipelineParam, pipeline_for
 from sluice.plugins.response_cache import answer
@@ -100,6 +101,8 @@ def docs(name: str, path: str, user: Viewer) -> Response:
     """
     pipeline = pipeline_for(user, "" if name == "-" else name)
     path = path or "index.html"
+    if path == "index.html":
+        record_read(user, pipeline, "read-quality", name)
     page = QualityResults(pipeline.settings).docs().read(path)
     if page is None:
         raise HTTPException(status.HTTP_404_NOT_FOUND, "There is no such page in the Data Docs.")

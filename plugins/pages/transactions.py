@@ -5,7 +5,7 @@ A transaction's rows; what one can do.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 from urllib.parse import quote
 
 from fastapi import APIRouter, Depends, HTTPException, Path, Query, Request, Response, status
@@ -14,8 +14,8 @@ from starlette.concurrency import run_in_threadpool
 from sluice.etl import operate
 from sluice.etl.history import find
 from sluice.plugins.action_body import ActionBody
-from sluice.plugins.actions import ActionRequest, audit_name, perform
-from sluice.plugins.auth import ROW_READER, Viewer, may_read_rows, require_rows
+from sluice.plugins.actions import ActionRequest, audit_name, perform, record_read
+from sluice.plugins.auth import Viewer, may_read_rows, require_rows
 from sluice.plugins.pages.past_transactions import (
     TransactionKey,
     found_document,
@@ -60,18 +60,31 @@ def _query(
     return find.SearchQuery(*span, globs, kinds, where, "newest", PAGE_SIZE, key)
 
 
-def _sees_rows(user: Viewer, query: Annotated[find.SearchQuery, Depends(_query)]) -> bool:
+def _sees_rows(
+    user: Viewer, pipeline: PipelineParam, query: Annotated[find.SearchQuery, Depends(_query)]
+) -> bool:
     """Return whether the user may see rows; for a search by values they must.
 
     The answer to such a search reveals values. Raises HTTPException 403.
     """
     if query.where or query.key:
         require_rows(user)
+        record_read(user, pipeline, "search", query.key or query.where)
     return may_read_rows(user)
 
 
 Rows = Annotated[bool, Depends(_sees_rows)]
 """A route's parameter: whether the user may see what rows hold, keys included."""
+
+
+def _reads_rows(what: str) -> list[Any]:
+    """Return a route's `dependencies`: the user may see what rows hold, and it is recorded."""
+
+    def check(user: Viewer, pipeline: PipelineParam, commit_ts: Commit) -> None:
+        require_rows(user)
+        record_read(user, pipeline, what, commit_ts)
+
+    return [Depends(check)]
 
 
 @router.get("/transactions")
@@ -93,7 +106,7 @@ def _key(commit: str) -> TransactionKey:
     return int(commit_ts), int(start_ts or 0)
 
 
-@router.get("/transactions/{commit_ts}", dependencies=ROW_READER)
+@router.get("/transactions/{commit_ts}", dependencies=_reads_rows("read"))
 async def transaction(
     request: Request,
     commit_ts: Commit,
@@ -123,7 +136,7 @@ async def state(
     )
 
 
-@router.get("/transactions/{commit_ts}/undo", dependencies=ROW_READER)
+@router.get("/transactions/{commit_ts}/undo", dependencies=_reads_rows("read-undo"))
 async def undo(request: Request, commit_ts: Commit, pipeline: PipelineParam) -> Response:
     """Return the SQL that takes a transaction back, tried on the replica."""
     key = ("undo", pipeline, commit_ts)
@@ -132,7 +145,7 @@ async def undo(request: Request, commit_ts: Commit, pipeline: PipelineParam) -> 
     )
 
 
-@router.get("/transactions/{commit_ts}/value", dependencies=ROW_READER)
+@router.get("/transactions/{commit_ts}/value", dependencies=_reads_rows("read-value"))
 def value(
     commit_ts: Commit,
     pipeline: PipelineParam,
