@@ -5,7 +5,7 @@ A format is one module with an Encoder: row changes in columns, DDL, watermarks.
 
 from collections.abc import Callable
 
-from sluice.etl.changes.messages.avro import Avro, resolved
+from sluice.etl.changes.messages.avro import Avro, head_with_id, resolved
 from sluice.etl.changes.messages.canal_json import CanalJson
 from sluice.etl.changes.messages.debezium_avro import DebeziumAvro
 from sluice.etl.changes.messages.debezium_json import DebeziumJson
@@ -32,6 +32,7 @@ __all__ = [
     "MessageFormat",
     "RowBatch",
     "encoder_for",
+    "head_with_id",
     "resolved",
     "split_frames",
 ]

@@ -14,7 +14,6 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -46,6 +45,7 @@ from sluice.tidb.schema import Column, Table
 KEY, VALUE = "key", "value"
 _HEAD = struct.Struct(">BI")
 _MAGIC = 0
+HEAD_BYTES = _HEAD.size
 _OPS = {INSERT: sized_text("c"), UPDATE: sized_text("u"), DELETE: sized_text("d")}
 _EXTENSION = (
     {"name": "_tidb_op", "type": "string", "default": ""},
@@ -163,14 +163,22 @@ def message_schema(part: str, document: dict[str, Any]) -> MessageSchema:
     return MessageSchema(name, part, text)
 
 
-def resolved(
-    message: Message, schemas: Sequence[MessageSchema], id_of: Callable[[MessageSchema], int]
-) -> Message:
-    """Return a message with the registry's ids in place of its schemas' numbers."""
-    parts = []
-    for part in (message.key, message.value):
-        if part is not None:
-            _, number = _HEAD.unpack_from(part)
-            part = _HEAD.pack(_MAGIC, id_of(schemas[number])) + part[_HEAD.size :]
-        parts.append(part)
-    return replace(message, key=parts[0], value=parts[1])
+def resolved(message: Message, head_of: Callable[[bytes], bytes]) -> Message:
+    """Return a message with the registry's ids in place of its schemas' numbers.
+
+    `head_of` has what `head_with_id` makes of the first HEAD_BYTES of a key or value.
+    """
+    commit_ts, key, value, headers = message
+    if key is not None:
+        key = head_of(key[:HEAD_BYTES]) + key[HEAD_BYTES:]
+    if value is not None:
+        value = head_of(value[:HEAD_BYTES]) + value[HEAD_BYTES:]
+    return Message(commit_ts, key, value, headers)
+
+
+def head_with_id(
+    head: bytes, schemas: Sequence[MessageSchema], id_of: Callable[[MessageSchema], int]
+) -> bytes:
+    """Return what stands in front of a record, with the id of the schema that has the number."""
+    _, number = _HEAD.unpack(head)
+    return _HEAD.pack(_MAGIC, id_of(schemas[number]))

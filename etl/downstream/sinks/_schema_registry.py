@@ -13,13 +13,15 @@ import ssl
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from sluice.errors import SluiceError
-from sluice.etl.changes.messages import AS_TICDC, Message, resolved
+from sluice.etl.changes.messages import AS_TICDC, Message, head_with_id, resolved
 from sluice.etl.changes.steps import MessageSchema, ScopedDdl
 from sluice.etl.downstream.sinks.sink import ApplyError
 from sluice.etl.settings import Kafka
+
+Schemas = Sequence[MessageSchema]
 
 _CONTENT_TYPE = "application/vnd.schemaregistry.v1+json"
 _SHOWN_CHARACTERS = 500
@@ -36,6 +38,18 @@ class RegistryUnavailableError(SluiceError, OSError):
     hint = "start the schema registry, or correct [kafka] registry-url"
 
 
+class _Heads(dict[bytes, bytes]):
+    """What stands in front of records with ids, by what does with numbers."""
+
+    def __init__(self, made: Callable[[bytes], bytes]) -> None:
+        super().__init__()
+        self._made = made
+
+    def __missing__(self, head: bytes) -> bytes:
+        found = self[head] = self._made(head)
+        return found
+
+
 class SchemaRegistry:
     """The registry of one pipeline, with the ids that it has given."""
 
@@ -44,10 +58,19 @@ class SchemaRegistry:
         self._options = options
         self._url = options.registry_url.rstrip("/")
         self._ids: dict[tuple[str, MessageSchema], int] = {}
+        self._schemas: Schemas = ()
+        self._heads: dict[str, _Heads] = {}
 
-    def identified(self, message: Message, schemas: Sequence[MessageSchema], topic: str) -> Message:
+    def identified(self, message: Message, schemas: Schemas, topic: str) -> Message:
         """Return a message of a topic with the ids of its schemas. Raises as `id_of`."""
-        return resolved(message, schemas, lambda schema: self.id_of(topic, schema))
+        if schemas is not self._schemas:  # another step's: numbers mean something else
+            self._schemas, self._heads = schemas, {}
+        heads = self._heads.get(topic)
+        if heads is None:
+            heads = self._heads[topic] = _Heads(
+                lambda head: head_with_id(head, schemas, lambda schema: self.id_of(topic, schema))
+            )
+        return resolved(message, heads.__getitem__)
 
     def id_of(self, topic: str, schema: MessageSchema, at: str = "") -> int:
         """Return the id of a schema of a topic's messages, which is registered if it is new.

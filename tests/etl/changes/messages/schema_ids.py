@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from sluice.etl.changes.messages import Message, resolved
+from sluice.etl.changes.messages import Message, head_with_id, resolved
 from sluice.etl.changes.steps import MessageSchema
 
 FIRST_ID = 41
@@ -30,4 +30,8 @@ def registered_schema(schema_id: int) -> Any:
 def identified(messages: Iterable[Message], schemas: Sequence[MessageSchema]) -> Iterator[Message]:
     """Yield messages with ids, as the sink sends them."""
     for message in messages:
-        yield resolved(message, schemas, id_of) if schemas else message
+        yield (
+            resolved(message, lambda head: head_with_id(head, schemas, id_of))
+            if schemas
+            else message
+        )
