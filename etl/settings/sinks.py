@@ -8,7 +8,17 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from sluice.etl.changes.messages import BINLOG, FIDELITIES, FORMATS, LOSSLESS, MessageFormat
+from sluice.etl.changes.messages import (
+    BINLOG,
+    FIDELITIES,
+    FORMATS,
+    LOSSLESS,
+    PARTITION_0,
+    Dispatch,
+    MessageFormat,
+    Routing,
+    check_expression,
+)
 from sluice.etl.settings.secrets import from_environment
 from sluice.tidb.time_zone import find_zone
 
@@ -25,6 +35,7 @@ _RESERVED_OPTIONS = {
     "group.id",
     "enable.auto.commit",
 }
+EXACTLY_ONCE, AT_LEAST_ONCE = "exactly-once", "at-least-once"
 _MAX_MESSAGE_BYTES = 1_000_000_000
 _FORMATS_TO_COME = ("simple",)
 _WITH_REGISTRY = ("avro", "debezium-avro")
@@ -69,7 +80,9 @@ class Kafka:
     brokers: str = ""
     """``host:port``, comma separated."""
     topic: str = ""
-    """``<cluster id>_obinlog`` by default; everything goes to partition 0."""
+    """``<cluster id>_obinlog`` by default. With ``{schema}`` and ``{table}`` in it each table has a
+    topic of its own.
+    """
     savepoint: str = ""
     """The file with the checkpoint. What is in the topic counts; the file remembers how far an idle
     upstream was followed.
@@ -108,6 +121,34 @@ class Kafka:
     """A file with the certificates that may sign the registry's; the system's by default."""
     watermark_interval_s: int = 0
     """How often a watermark is sent at most, in s; 0: never. Strict readers refuse watermarks."""
+    topics: dict[str, str | int | bool] = field(default_factory=dict)
+    """Topics of some tables: by a glob as in ``"shop.*" = "shop-{table}"``. The first that fits
+    decides.
+    """
+    dispatch: str = PARTITION_0
+    """What decides on a message's partition: ``partition-0``, ``table``, ``key``, ``commit-ts`` or
+    ``columns:A,B``.
+    """
+    dispatches: dict[str, str | int | bool] = field(default_factory=dict)
+    """Dispatches of some tables, by a glob as in `topics`."""
+    partitions: int = 0
+    """Topics are made with so many partitions, and must have them; 0: they must be there."""
+    replication_factor: int = -1
+    """Replicas of topics that are made; -1: the brokers' default."""
+    topic_config: dict[str, str | int | bool] = field(default_factory=dict)
+    """Settings of topics that are made, by Kafka's names, as in ``"retention.ms" = -1``."""
+    resume_topic: str = ""
+    """The topic that holds where to go on; ``<cluster id>_sluice_resume`` by default. One topic's
+    partition 0 needs none.
+    """
+    transaction_topic: str = ""
+    """The topic with BEGIN and END of each transaction; none by default."""
+    control_topic: str = ""
+    """The topic with DDL and watermarks; by default they go to all partitions of the tables'."""
+    delivery: str = EXACTLY_ONCE
+    """``exactly-once``: in Kafka transactions; or ``at-least-once``: idempotent, without them, so
+    that offsets have no gaps.
+    """
     client: dict[str, str | int | bool] = field(default_factory=dict)
     """Further options of librdkafka by their names, as in ``"security.protocol" = "SASL_SSL"``."""
     client_env: dict[str, str | int | bool] = field(default_factory=dict)
@@ -139,6 +180,7 @@ class Kafka:
                     )
         _check_zone("kafka", self.time_zone)
         self._check_format()
+        self._check_topics()
 
     def registry_password(self) -> str:
         """Return the registry's password, "" for none. Raises ValueError if it isn't set."""
@@ -160,7 +202,70 @@ class Kafka:
             self.tidb_extension,
             self.content_compatible,
             self.debezium_schema,
+            routing=self.routing,
         )
+
+    @property
+    def routing(self) -> Routing:
+        """Return where each table's messages go. Raises ValueError that names the key."""
+        return Routing(
+            self.topic,
+            tuple((glob, str(topic)) for glob, topic in self.topics.items()),
+            _dispatch("dispatch", self.dispatch),
+            tuple(
+                (glob, _dispatch(f'dispatches "{glob}"', str(text)))
+                for glob, text in self.dispatches.items()
+            ),
+        )
+
+    @property
+    def has_resume_record(self) -> bool:
+        """Return whether a record in `resume_topic` says where to go on."""
+        return (
+            bool(self.resume_topic)
+            or not self.is_transactional
+            or not self.routing.is_one_partition
+        )
+
+    @property
+    def is_transactional(self) -> bool:
+        """Return whether messages go out in Kafka transactions."""
+        return self.delivery == EXACTLY_ONCE
+
+    def _check_topics(self) -> None:
+        named = [("topic", self.topic)] if self.topic else []
+        named += [(f'topics "{glob}"', str(topic)) for glob, topic in self.topics.items()]
+        for key, expression in named:
+            try:
+                check_expression(expression)
+            except ValueError as error:
+                raise ValueError(f"[kafka] {key} = {error}") from None
+        routing = self.routing
+        others = {
+            key: name
+            for key in ("resume-topic", "transaction-topic", "control-topic")
+            if (name := getattr(self, key.replace("-", "_")))
+        }
+        for key, name in others.items():
+            if "{" in name:
+                raise ValueError(f"[kafka] {key} = {name!r}: must be one topic's name")
+            check_expression(name)
+        taken = [*others.values(), *(expression for _, expression in named)]
+        for key, name in others.items():
+            if taken.count(name) > 1:
+                raise ValueError(f"[kafka] {key} = {name!r}: must be a topic of its own")
+        if self.delivery not in (EXACTLY_ONCE, AT_LEAST_ONCE):
+            raise ValueError(
+                f"[kafka] delivery = {self.delivery!r}: must be {EXACTLY_ONCE} or {AT_LEAST_ONCE}"
+            )
+        spread = not routing.is_one_partition or not self.is_transactional
+        if self.format == BINLOG and (others or spread):
+            raise ValueError(
+                "[kafka] format = 'binlog' goes to partition 0 of one topic, exactly once: choose"
+                " another format for other topics, partitions and deliveries"
+            )
+        if self.partitions < 0:
+            raise ValueError(f"[kafka] partitions = {self.partitions}: must not be below 0")
 
     def _check_format(self) -> None:
         known = [name for name in FORMATS if name not in _FORMATS_TO_COME]
@@ -255,6 +360,13 @@ class Kafka:
             except (OSError, IndexError) as error:
                 raise ValueError(f'[kafka.client-file] "{key}": {path}: {error}') from None
         return found
+
+
+def _dispatch(key: str, text: str) -> Dispatch:
+    try:
+        return Dispatch.parse(text)
+    except ValueError as error:
+        raise ValueError(f"[kafka] {key} = {error}") from None
 
 
 def _check_zone(section: str, name: str) -> None:

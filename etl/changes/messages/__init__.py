@@ -17,24 +17,47 @@ from sluice.etl.changes.messages.message import (
     Message,
     MessageFormat,
     RowBatch,
+    split_changes,
     split_frames,
+    with_hashes,
 )
 from sluice.etl.changes.messages.open_protocol import OpenProtocol
+from sluice.etl.changes.messages.partition_hash import row_hashes, table_hash
+from sluice.etl.changes.messages.routing import (
+    BY_COMMIT_TS,
+    BY_TABLE,
+    PARTITION_0,
+    Dispatch,
+    Routing,
+    check_expression,
+    is_of_one_table,
+)
 
 __all__ = [
     "AS_TICDC",
     "BINLOG",
+    "BY_COMMIT_TS",
+    "BY_TABLE",
     "FIDELITIES",
     "FORMATS",
     "LOSSLESS",
+    "PARTITION_0",
+    "Dispatch",
     "Encoder",
     "Message",
     "MessageFormat",
+    "Routing",
     "RowBatch",
+    "check_expression",
     "encoder_for",
     "head_with_id",
+    "is_of_one_table",
     "resolved",
+    "row_hashes",
+    "split_changes",
     "split_frames",
+    "table_hash",
+    "with_hashes",
 ]
 
 BINLOG = "binlog"

@@ -6,7 +6,11 @@ one behind another, until the sink splits them:
     commit_ts i64 | key bytes i32 | value bytes i32 | header bytes u32 | headers | key | value
 
 All numbers are little-endian, a size of -1 stands for null. Headers are `name NUL value`, separated
-by NUL, too.
+by NUL, too. In front of the frames of a change its hashes decide on their partitions:
+
+    hash of the old image u32 | hash of the new image u32 | bytes of the frames u32 | frames
+
+The last message of a change is about the new image, all before it about the old one.
 """
 
 from __future__ import annotations
@@ -15,7 +19,7 @@ import functools
 import struct
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,6 +27,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from sluice.etl.changes.formats.sql_text import join
+from sluice.etl.changes.messages.routing import Routing
 from sluice.etl.changes.steps import ChangeError, MessageSchema
 from sluice.relay import DELETE
 from sluice.tidb.ddl_job import DdlJob
@@ -39,6 +44,8 @@ Images = dict[str, pa.Array]
 
 _HEAD = struct.Struct("<qiiI")
 _HEADS = np.dtype([("commit_ts", "<i8"), ("key", "<i4"), ("value", "<i4"), ("headers", "<u4")])
+_HASHES_HEAD = struct.Struct("<III")
+_HASHES_HEADS = np.dtype([("old", "<u4"), ("new", "<u4"), ("frames", "<u4")])
 _NULL_SIZE = -1
 
 
@@ -66,6 +73,8 @@ class MessageFormat:
     """Canal-JSON: `old` has changed columns alone, as in Alibaba's Canal."""
     with_schema: bool = False
     """Debezium: values and keys carry their schema."""
+    routing: Routing = field(default_factory=Routing)
+    """Where each table's messages go."""
 
     @property
     def is_lossless(self) -> bool:
@@ -129,7 +138,7 @@ class Encoder(ABC):
     time_zone: str = "UTC"
     """The zone in which it takes TIMESTAMPs."""
     splits_key_changes = False
-    """An update that changes the handle key has a message with the old key and one with the new."""
+    """An update of the key is messages about the old key, and a last one about the new key."""
 
     @property
     def schemas(self) -> list[MessageSchema]:
@@ -229,11 +238,36 @@ def frames(
     heads["commit_ts"], heads["headers"] = commit_ts, _sizes(headers)
     for name, part in (("key", key), ("value", value)):
         heads[name] = _NULL_SIZE if part is None else _sizes(part)
-    edges = np.arange(0, _HEAD.size * len(heads) + 1, _HEAD.size)
-    packed = pa.LargeBinaryArray.from_buffers(
-        BINARY, len(heads), [None, pa.py_buffer(edges), pa.py_buffer(heads.tobytes())]
-    )
-    return join(packed, headers, *(part for part in (key, value) if part is not None))
+    return join(_packed(heads), headers, *(part for part in (key, value) if part is not None))
+
+
+def with_hashes(
+    changes: pa.LargeBinaryArray, old: npt.NDArray[np.uint32], new: npt.NDArray[np.uint32]
+) -> pa.LargeBinaryArray:
+    """Return the frames of each change behind the hashes of its images."""
+    heads = np.empty(len(changes), _HASHES_HEADS)
+    heads["old"], heads["new"], heads["frames"] = old, new, _sizes(changes)
+    return join(_packed(heads), changes)
+
+
+def split_changes(data: Any) -> Iterator[tuple[int, Message]]:
+    """Yield the messages of `with_hashes` in order, each with the hash of its partition.
+
+    Raises ValueError if the bytes-like object `data` is cut off.
+    """
+    view, at = memoryview(data), 0
+    while at < len(view):
+        if len(view) - at < _HASHES_HEAD.size:
+            raise ValueError(f"no whole change at byte {at} of {len(view)}")
+        old, new, size = _HASHES_HEAD.unpack_from(view, at)
+        at += _HASHES_HEAD.size
+        if at + size > len(view):
+            raise ValueError(f"no whole change at byte {at - _HASHES_HEAD.size} of {len(view)}")
+        messages = list(split_frames(view[at : at + size]))
+        at += size
+        for message in messages[:-1]:
+            yield old, message
+        yield new, messages[-1]
 
 
 def split_frames(data: Any) -> Iterator[Message]:
@@ -265,6 +299,13 @@ _header_name = functools.lru_cache(bytes.decode)
 def joined(pieces: Sequence[pa.LargeBinaryArray]) -> pa.LargeBinaryArray:
     """Return the messages of several arrays, change by change."""
     return pieces[0] if len(pieces) == 1 else join(*pieces)
+
+
+def _packed(heads: npt.NDArray[np.void]) -> pa.LargeBinaryArray:
+    size = heads.dtype.itemsize
+    edges = np.arange(0, size * len(heads) + 1, size)
+    buffers = [None, pa.py_buffer(edges), pa.py_buffer(heads.tobytes())]
+    return pa.LargeBinaryArray.from_buffers(BINARY, len(heads), buffers)
 
 
 def _sizes(array: pa.LargeBinaryArray) -> npt.NDArray[np.int64]:

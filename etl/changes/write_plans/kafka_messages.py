@@ -1,7 +1,8 @@
 """Encode transactions as messages for a topic, in the formats of `sluice.etl.changes.messages`.
 
-A transaction step's payload is frames of whole messages, in the order in which TiDB wrote the
-changes. `transactions` counts those that end in the step; a transaction may begin in one before.
+A transaction step's payload is frames of whole messages behind the hashes that decide on their
+partitions, in the order in which TiDB wrote the changes. `transactions` counts those that end in
+the step; a transaction may begin in one before.
 """
 
 from __future__ import annotations
@@ -12,11 +13,21 @@ from collections.abc import Iterator
 import numpy as np
 import pyarrow as pa
 
-from sluice.etl.changes.messages import RowBatch, encoder_for
+from sluice.etl.changes.formats.sql_text import join
+from sluice.etl.changes.messages import (
+    Dispatch,
+    Encoder,
+    RowBatch,
+    encoder_for,
+    row_hashes,
+    with_hashes,
+)
 from sluice.etl.changes.steps import MessageSchema, Step, TransactionDetail
 from sluice.etl.changes.write_plans._row_images import changes_of
 from sluice.etl.changes.write_plans._transactions import STEP_BYTES, Places, merged_in_order
 from sluice.etl.changes.write_plans.change_set import ChangeSet, StageTimings
+from sluice.relay import DELETE, INSERT, UPDATE
+from sluice.tidb.table_name import TableName
 from sluice.tidb.time_zone import find_zone
 
 
@@ -38,7 +49,9 @@ def plan_steps(segment: ChangeSet, timings: StageTimings, workers: int = 1) -> I
             segment.column("start_ts", changes.places),
             built_ms,
         )
-        pieces.append((changes.places, encoder.rows(batch)))
+        name = TableName(changes.table.schema_name, changes.table.name)
+        dispatch = segment.message_format.routing.dispatch_of(name)
+        pieces.append((changes.places, _encoded(encoder, batch, dispatch)))
         started = time.perf_counter()
         timings.format += started - decoded
     if not pieces:
@@ -47,6 +60,28 @@ def plan_steps(segment: ChangeSet, timings: StageTimings, workers: int = 1) -> I
     timings.format += time.perf_counter() - started
     schemas = tuple(encoder.schemas)
     yield from _steps(segment.column("commit_ts", places), offsets, data, schemas)
+
+
+def _encoded(encoder: Encoder, batch: RowBatch, dispatch: Dispatch) -> pa.LargeBinaryArray:
+    """Return the frames of each change behind its hashes.
+
+    An update that changes its hash is a delete and an insert: else no partition would have all of
+    its key.
+    """
+    if not dispatch.by_values:
+        nothing = np.zeros(len(batch), np.uint32)
+        return with_hashes(encoder.rows(batch), nothing, nothing)
+    old, new = row_hashes(batch, dispatch)
+    moved = old != new
+    if batch.kind != UPDATE or encoder.splits_key_changes or not moved.any():
+        return with_hashes(encoder.rows(batch), old, new)
+    places = np.flatnonzero(~moved), np.flatnonzero(moved)
+    stay, move = (batch.take(some) for some in places)
+    halves = join(*(encoder.rows(move.as_kind(kind)) for kind in (DELETE, INSERT)))
+    order = np.argsort(np.concatenate(places), kind="stable")
+    return with_hashes(
+        pa.concat_arrays([encoder.rows(stay), halves]).take(pa.array(order)), old, new
+    )
 
 
 def _steps(

@@ -5,10 +5,17 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AdminClient,
+    ConfigResource,
+    NewTopic,
+    ResourceType,
+)
 
 from sluice.errors import SluiceError
 from sluice.etl.downstream import CheckpointMovedError
@@ -18,6 +25,8 @@ from sluice.etl.settings import Kafka, SettingsError
 PARTITION = 0
 _TRANSACTION_TIMEOUT_S = 600  # brokers allow 900 unless set otherwise
 _HEADROOM_BYTES = 1 << 20
+_NEW_TOPIC_TIMEOUT_S = 10
+"""How long brokers may take to make a topic that was asked for, and to choose its leader."""
 _MAX_RECEIVE_BYTES = 2**31 - 1
 _FENCED_ERRORS = {
     KafkaError._FENCED,
@@ -84,7 +93,7 @@ class KafkaClient:
         """Keep the options; nothing is connected yet."""
         self._options = options
         self.topic = topic
-        self._transactional_id = transactional_id
+        self.transactional_id = transactional_id
         self._last_trouble = ""
 
     @property
@@ -92,17 +101,21 @@ class KafkaClient:
         """Return the topic and its brokers, for messages."""
         return f"topic {self.topic} on {self._options.brokers}"
 
-    def producer(self) -> Producer:
+    def producer(self, *, transactional: bool) -> Producer:
         """Return a producer that has fenced every earlier one of the same cluster and topic.
 
-        Their open transactions are settled then. Raises what `translated` returns.
+        Their open transactions are settled then. One that isn't transactional fences none. Raises
+        what `translated` returns.
         """
         common = self._common()
+        if transactional:
+            common |= {
+                "transactional.id": self.transactional_id,
+                "transaction.timeout.ms": _TRANSACTION_TIMEOUT_S * 1000,
+            }
         try:
             producer = Producer({
                 **common,
-                "transactional.id": self._transactional_id,
-                "transaction.timeout.ms": _TRANSACTION_TIMEOUT_S * 1000,
                 "delivery.timeout.ms": self._options.timeout_s * 2000,
                 "message.max.bytes": self._options.max_message_bytes,
                 "enable.idempotence": True,
@@ -110,6 +123,8 @@ class KafkaClient:
             })  # fmt: skip
         except (KafkaException, ValueError) as error:
             raise self.translated(error, "connecting") from error
+        if not transactional:
+            return producer
         try:
             producer.init_transactions(self._options.timeout_s)
         except KafkaException as error:
@@ -126,15 +141,84 @@ class KafkaClient:
         except KafkaException as error:
             raise self.translated(error, "asking the brokers for their cluster id") from error
 
-    def tail(self) -> TopicTail:
-        """Return where the partition ends, as of its last committed message.
+    def partitions_there(self) -> dict[str, int]:
+        """Return the number of partitions of every topic. Raises as `translated`."""
+        try:
+            found = AdminClient(self._common()).list_topics(timeout=self._options.timeout_s).topics
+        except KafkaException as error:
+            raise self.translated(error, "listing the topics") from error
+        return {name: len(topic.partitions) for name, topic in found.items()}
 
-        Raises as `translated`.
+    def partitions_of(self, topic: str) -> int:
+        """Return the number of partitions of a topic, which brokers may make when asked for it.
+
+        Raises ApplyError if it isn't there, and as `translated`.
         """
+        deadline = time.monotonic() + _NEW_TOPIC_TIMEOUT_S
+        client = AdminClient(self._common())
+        while True:
+            try:
+                found = client.list_topics(topic, timeout=self._options.timeout_s).topics[topic]
+            except KafkaException as error:
+                raise self.translated(error, f"looking at topic {topic!r}") from error
+            if found.partitions:
+                return len(found.partitions)
+            if time.monotonic() > deadline:
+                raise ApplyError(
+                    f"topic {topic!r} is not on {self._options.brokers}: {found.error}",
+                    hint="make the topic, or set [kafka] partitions, by which Sluice makes it",
+                )
+            time.sleep(0.1)
+
+    def create_topic(self, topic: str, partitions: int, config: Mapping[str, Any]) -> None:
+        """Make a topic unless it is there. Raises as `translated`."""
+        new = NewTopic(
+            topic,
+            partitions,
+            self._options.replication_factor,
+            config={key: str(value) for key, value in config.items()},
+        )
+        try:
+            client = AdminClient(self._common())
+            client.create_topics([new], operation_timeout=self._options.timeout_s)[topic].result()
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                raise self.translated(error, f"making topic {topic!r}") from error
+
+    def make_resume_topic(self, topic: str, config: Mapping[str, str]) -> None:
+        """Make the topic of resume records unless it is there.
+
+        Raises ApplyError for one whose records the brokers may remove, and as `translated`.
+        """
+        self.create_topic(topic, 1, config)
+        resource = ConfigResource(ResourceType.TOPIC, topic)
+        client = AdminClient(self._common())  # which must outlive its answer
+        try:
+            described = client.describe_configs([resource])[resource].result()
+        except KafkaException as error:
+            raise self.translated(error, f"reading the settings of topic {topic!r}") from error
+        policy = described["cleanup.policy"].value
+        if policy != "compact":
+            raise ApplyError(
+                f"topic {topic!r} on {self._options.brokers} has cleanup.policy={policy}: its"
+                " resume records would be removed by age",
+                hint=(
+                    "kafka-configs.sh --alter --entity-type topics --entity-name"
+                    f" {topic} --add-config cleanup.policy=compact"
+                ),
+            )
+
+    def tail(self, topic: str = "", key: bytes | None = None) -> TopicTail:
+        """Return where partition 0 of a topic ends, as of its last committed message.
+
+        `topic`: the pipeline's own by default. With a `key` other messages don't count. Raises as
+        `translated`.
+        """
+        topic = topic or self.topic
         consumer = Consumer(
             {
                 **self._common(),
-                "group.id": self._transactional_id,
+                "group.id": self.transactional_id,
                 "enable.auto.commit": False,
                 "enable.partition.eof": True,
                 "auto.offset.reset": "earliest",
@@ -146,11 +230,12 @@ class KafkaClient:
             }
         )
         try:
-            low, high = self._bounds(consumer)
+            low, high = self._bounds(consumer, topic)
             last, behind = None, 1
             # The last offsets may be marks of transactions, or messages of one that was given up.
             while last is None and behind < 8 * (high - low):
-                last = self._last_from(consumer, max(low, high - behind), high)
+                start = max(low, high - behind)
+                last = self._last_from(consumer, TopicPartition(topic, PARTITION, start), high, key)
                 behind *= 8
             return TopicTail(high, last)
         except KafkaException as error:
@@ -158,14 +243,14 @@ class KafkaClient:
         finally:
             consumer.close()
 
-    def _bounds(self, consumer: Consumer) -> tuple[int, int]:
+    def _bounds(self, consumer: Consumer, topic: str) -> tuple[int, int]:
         """Return (first offset there is, offset of the next message).
 
         (0, 0) when the topic doesn't exist yet.
         """
         try:
             low, high = consumer.get_watermark_offsets(
-                TopicPartition(self.topic, PARTITION), timeout=self._options.timeout_s
+                TopicPartition(topic, PARTITION), timeout=self._options.timeout_s
             )
             return max(0, low), max(0, high)
         except KafkaException as error:
@@ -177,8 +262,10 @@ class KafkaClient:
                 return 0, 0
             raise
 
-    def _last_from(self, consumer: Consumer, start: int, high: int) -> LastMessage | None:
-        consumer.assign([TopicPartition(self.topic, PARTITION, start)])
+    def _last_from(
+        self, consumer: Consumer, start: TopicPartition, high: int, key: bytes | None
+    ) -> LastMessage | None:
+        consumer.assign([start])
         last = None
         deadline = time.monotonic() + self._options.timeout_s
         while time.monotonic() < deadline:
@@ -187,8 +274,9 @@ class KafkaClient:
                 continue
             error = message.error()
             if error is None:
-                last = LastMessage.from_kafka(message)
-                if last.offset >= high - 1:
+                if key is None or message.key() == key:
+                    last = LastMessage.from_kafka(message)
+                if int(message.offset() or 0) >= high - 1:
                     return last
                 deadline = time.monotonic() + self._options.timeout_s
             elif error.code() == KafkaError._PARTITION_EOF:
@@ -196,8 +284,8 @@ class KafkaClient:
             else:
                 raise KafkaException(error)
         raise KafkaUnavailableError(
-            f"{self.address}: no answer to a read from offset {start} in {self._options.timeout_s}"
-            f" s{self._last_trouble}"
+            f"{self.address}: no answer to a read of topic {start.topic!r} from offset"
+            f" {start.offset} in {self._options.timeout_s} s{self._last_trouble}"
         )
 
     def translated(self, error: BaseException, doing: str) -> Exception:

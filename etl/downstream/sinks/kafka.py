@@ -1,10 +1,10 @@
-"""Send transactions to a Kafka topic: a message each, or in other formats one a row change.
+"""Send transactions to Kafka: a message each, or in other formats one a row change.
 
 Each is sent exactly once. Messages go out in Kafka transactions, one for what lies between two
-commit steps. A new producer fences the process that wrote before and settles what it left open;
-after that the last committed message of the topic shows where to go on. The savepoint file has
-what no message has: how far an upstream without changes was followed, and how far the topic had
-come.
+commit steps. A new producer fences the process that wrote before and settles what it left open.
+After that the last committed message of the topic shows where to go on, or, where there are several
+partitions, the resume record, which is in the same Kafka transaction. The savepoint file has what
+no message has: how far an upstream without changes was followed, and how far the topic had come.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import confluent_kafka
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from sluice.etl.changes.formats.binlog_file import FOOTER, HEADER, commit_ts_of, split_records
-from sluice.etl.changes.messages import BINLOG, Message, encoder_for, split_frames
+from sluice.etl.changes.messages import BINLOG, Message, encoder_for, split_changes
 from sluice.etl.changes.steps import MessageSchema, ScopedDdl, Step, TransactionDetail
 from sluice.etl.changes.write_plans.kafka_binlog import ddl_message
 from sluice.etl.downstream import Checkpoint, Savepoint, SavepointFile
@@ -30,13 +30,20 @@ from sluice.etl.downstream.sinks._kafka_client import (
     abandon,
     error_reason,
 )
+from sluice.etl.downstream.sinks._kafka_topics import (
+    RESUME_CONFIG,
+    ResumeRecord,
+    Topics,
+    TransactionMarkers,
+)
 from sluice.etl.downstream.sinks._schema_registry import SchemaRegistry
 from sluice.etl.downstream.sinks.sink import ApplyError
 from sluice.etl.settings import Kafka
+from sluice.tidb.table_name import TableName
 
 
 class KafkaSink(BinlogSink):
-    """Partition 0 of a topic."""
+    """The topics of one pipeline."""
 
     def __init__(self, options: Kafka, cluster_id: int, job: str = "") -> None:
         """Create the Kafka sink; `job`: which job writes there, "" for a pipeline."""
@@ -46,6 +53,10 @@ class KafkaSink(BinlogSink):
         self._encoder = None if options.format == BINLOG else encoder_for(options.message_format)
         self._registry = SchemaRegistry(options) if options.registry_url else None
         self._client = _client(options, cluster_id)
+        self._topics = Topics(options, self._client)
+        self._markers = TransactionMarkers()
+        self._job = job
+        self._resume_topic = resume_topic(options, cluster_id)
         self._producer: Producer | None = None
         self._in_transaction = False
         self._pieces: list[bytes] = []  # of a record that has begun and not ended
@@ -66,7 +77,7 @@ class KafkaSink(BinlogSink):
         """Fence earlier writers, and find the last transaction that is in the topic."""
         self.close()
         self._in_transaction, self._pieces, self._rejected, self._offset = False, [], None, -1
-        self._watermark_due_s = 0.0
+        self._watermark_due_s, self._markers = 0.0, TransactionMarkers()
         try:
             self._savepoint.path.parent.mkdir(parents=True, exist_ok=True)
             found = self._savepoint.load()
@@ -74,30 +85,61 @@ class KafkaSink(BinlogSink):
             raise ApplyError(
                 f"{error}: [kafka] savepoint must be a file that this user can write"
             ) from error
-        self._producer = self._client.producer()
-        tail = self._client.tail()
-        self._client.clear_trouble()
-        self._check_place(found, tail.next)
+        self._producer = self._client.producer(transactional=self._options.is_transactional)
         checkpoint = found.checkpoint if found else Checkpoint(0)
-        if tail.last is not None:
-            self._offset = tail.last.offset
-            there = _commit_ts_of(self._options, tail.last, self.address)
-            checkpoint = checkpoint.at(there) if there > checkpoint.commit_ts else checkpoint
+        if self._resume_topic:
+            there = self._resume(found)
+        else:
+            tail = self._client.tail()
+            self._check_place(found, tail.next)
+            there = 0
+            if tail.last is not None:
+                self._offset = tail.last.offset
+                there = _commit_ts_of(self._options, tail.last, self.address)
+        self._client.clear_trouble()
+        checkpoint = checkpoint.at(there) if there > checkpoint.commit_ts else checkpoint
         self._checkpoint = checkpoint if checkpoint.commit_ts else None
         return self._checkpoint
+
+    def _resume(self, found: Savepoint | None) -> int:
+        """Return the commit ts of the resume record, 0 if there is none."""
+        self._client.make_resume_topic(self._resume_topic, RESUME_CONFIG)
+        for topic in (self._options.transaction_topic, self._options.control_topic):
+            if topic:
+                self._client.create_topic(topic, 1, self._options.topic_config)
+        tail = self._client.tail(self._resume_topic, self._client.transactional_id.encode())
+        self._check_place(found, tail.next)
+        if tail.last is None:
+            self._topics.resume_from({})
+            return 0
+        self._offset = tail.last.offset
+        record = _record(tail.last, self._resume_topic)
+        if record.job != self._job:
+            raise ApplyError(
+                f"{self.address} was written by {record.job or 'a pipeline'!r}, and"
+                f" {self._job or 'a pipeline'!r} is to write there",
+                hint="give each topics, and a [kafka] resume-topic, of its own",
+            )
+        self._topics.resume_from(record.topics)
+        return record.checkpoint.commit_ts
 
     def _write_ddl(self, ddl: ScopedDdl) -> None:
         if self._encoder is None:
             self._send(_binlog(ddl_message(ddl)))
             return
         self._register(ddl)
+        self._end_transaction()
+        targets = list(self._topics.ddl_targets(ddl))
         for message in self._encoder.ddl(ddl, int(time.time() * 1000)):
-            self._send(self._identified(message, self._encoder.schemas, self._client.topic))
+            for topic, partition in targets:
+                self._send(
+                    self._identified(message, self._encoder.schemas, topic), topic, partition
+                )
 
     def _write_records(self, data: memoryview, detail: TransactionDetail) -> None:
         if self._encoder is not None:
-            for message in split_frames(data):
-                self._send(self._identified(message, detail.schemas, self._client.topic))
+            for row_hash, message in split_changes(data):
+                self._send_row(row_hash, message, detail.schemas)
         elif detail.more:
             self._pieces.append(bytes(data))
         elif self._pieces:
@@ -123,9 +165,25 @@ class KafkaSink(BinlogSink):
         for table in ddl.effect.tables.values():
             if table is not None and table.is_base_table:
                 schemas = self._encoder.table_schemas(table)
-                self._registry.register(self._client.topic, schemas, ddl)
+                topic = self._topics.topic_of(TableName(table.schema_name, table.name))
+                self._registry.register(topic, schemas, ddl)
 
-    def _send(self, message: Message) -> None:
+    def _send_row(self, row_hash: int, message: Message, schemas: Sequence[MessageSchema]) -> None:
+        place = self._topics.place_of(message)
+        if self._options.transaction_topic:
+            for marker in self._markers.before(message, int(time.time() * 1000)):
+                self._send(marker, self._options.transaction_topic)
+        partition = place.partition(row_hash, message.commit_ts)
+        self._send(self._identified(message, schemas, place.topic), place.topic, partition)
+
+    def _end_transaction(self) -> None:
+        if self._options.transaction_topic:
+            for marker in self._markers.end(int(time.time() * 1000)):
+                self._send(marker, self._options.transaction_topic)
+
+    def _send(self, message: Message, topic: str = "", partition: int = PARTITION) -> None:
+        """Send a message; `topic` "" is the pipeline's own."""
+        topic = topic or self._client.topic
         commit_ts = message.commit_ts
         size = len(message.key or b"") + len(message.value or b"")
         if size > self._options.max_message_bytes:
@@ -139,19 +197,21 @@ class KafkaSink(BinlogSink):
                 ),
             )
         producer = self._connected()
-        doing = f"sending commit_ts {commit_ts} ({size} bytes)"
+        doing = f"sending commit_ts {commit_ts} ({size} bytes) to {topic}, partition {partition}"
         try:
             if not self._in_transaction:
-                producer.begin_transaction()
+                if self._options.is_transactional:
+                    producer.begin_transaction()
                 self._in_transaction = True
+                self._mark_growth()
             deadline = time.monotonic() + self._options.timeout_s
             while True:
                 try:
                     producer.produce(
-                        self._client.topic,
+                        topic,
                         message.value,
                         message.key,
-                        partition=PARTITION,
+                        partition=partition,
                         headers=list(message.headers) or None,
                         on_delivery=self._delivered,
                     )
@@ -169,42 +229,79 @@ class KafkaSink(BinlogSink):
         self._check_refused(doing)
 
     def _make_durable(self, step: Step) -> None:
+        self._end_transaction()
         self._send_watermark(step.commit_ts)
-        if self._in_transaction:
-            doing = f"committing through {step.commit_ts}"
+        if not self._in_transaction:
+            return
+        doing = f"committing through {step.commit_ts}"
+        if not self._options.is_transactional:
+            self._flush(doing)  # before the record, which promises it
+        if self._resume_topic:
+            self._send(self._record_through(step), self._resume_topic)
+        self._flush(doing)
+        if self._options.is_transactional:
             producer = self._connected()
             try:
-                left = producer.flush(self._options.timeout_s)
-                self._check_refused(doing)
-                if left:
-                    raise KafkaUnavailableError(
-                        f"{self.address}, {doing}: {left} messages were not taken in"
-                        f" {self._options.timeout_s} s"
-                    )
                 producer.commit_transaction(self._options.timeout_s)
             except (KafkaException, SystemError) as error:
                 self._check_refused(doing)
                 raise self._client.translated(error_reason(producer, error), doing) from error
-            self._in_transaction = False
+        self._in_transaction = False
+
+    def _mark_growth(self) -> None:
+        """Promise in the partitions that a topic had before that all until now is there.
+
+        A reader that waits for all of these watermarks meets no key out of order.
+        """
+        grown, self._topics.grown = self._topics.grown, {}
+        if self._encoder is None or not self._options.watermark_interval_s:
+            return
+        through = self._checkpoint.commit_ts if self._checkpoint else 0
+        for message in self._encoder.watermark(through, int(time.time() * 1000)):
+            for topic, before in grown.items():
+                for partition in range(before):
+                    self._send(message, topic, partition)
+
+    def _record_through(self, step: Step) -> Message:
+        version = getattr(step.detail, "schema_version", None)
+        checkpoint = (self._checkpoint or Checkpoint(0)).at(step.commit_ts, version)
+        record = ResumeRecord(checkpoint, self._topics.known, self._job)
+        key = self._client.transactional_id.encode()
+        return Message(step.commit_ts, key, record.to_bytes())
+
+    def _flush(self, doing: str) -> None:
+        producer = self._connected()
+        try:
+            left = producer.flush(self._options.timeout_s)
+        except (KafkaException, SystemError) as error:
+            self._check_refused(doing)
+            raise self._client.translated(error_reason(producer, error), doing) from error
+        self._check_refused(doing)
+        if left:
+            raise KafkaUnavailableError(
+                f"{self.address}, {doing}: {left} messages were not taken in"
+                f" {self._options.timeout_s} s"
+            )
 
     def _send_watermark(self, commit_ts: int) -> None:
         """Promise that all through `commit_ts` is in the topic, in the transaction that does it."""
         interval_s = self._options.watermark_interval_s
         if self._encoder is None or not interval_s or time.monotonic() < self._watermark_due_s:
             return
+        targets = list(self._topics.all_partitions())
         for message in self._encoder.watermark(commit_ts, int(time.time() * 1000)):
-            self._send(message)
+            for topic, partition in targets:
+                self._send(message, topic, partition)
         self._watermark_due_s = time.monotonic() + interval_s
 
     def _save(self, checkpoint: Checkpoint) -> None:
-        self._savepoint.save(
-            checkpoint, self._client.topic if self._offset >= 0 else None, max(0, self._offset)
-        )
+        place = self._resume_topic or self._client.topic
+        self._savepoint.save(checkpoint, place if self._offset >= 0 else None, max(0, self._offset))
 
     def _delivered(self, error: KafkaError | None, message: confluent_kafka.Message) -> None:
         if error is not None:
             self._rejected = self._rejected or error
-        else:
+        elif not self._resume_topic or message.topic() == self._resume_topic:
             self._offset = max(self._offset, int(message.offset() or 0))
 
     def _check_refused(self, doing: str) -> None:
@@ -219,15 +316,17 @@ class KafkaSink(BinlogSink):
         return self._producer
 
     def _check_place(self, found: Savepoint | None, next_offset: int) -> None:
-        if found is None or found.place != self._client.topic:
+        place = self._resume_topic or self._client.topic
+        if found is None or found.place != place:
             return
         # Kept messages may have been removed by age; their offsets are never used again.
         if next_offset <= found.offset:
             raise ApplyError(
-                f"{self.address} ends before offset {found.offset}, which was delivered by commitTS"
-                f" {found.checkpoint.commit_ts}: it was recreated, or lost messages. To go on at"
-                " that commitTS all the same, remove the [sluice] part from the savepoint file"
-                f" {self._savepoint.path}; to send the topic's content again, set an earlier"
+                f"topic {place} on {self._options.brokers} ends before offset {found.offset},"
+                f" which was delivered by commitTS {found.checkpoint.commit_ts}: it was recreated,"
+                " or lost messages. To go on at that commitTS all the same, remove the [sluice]"
+                f" part from the savepoint file {self._savepoint.path}; to send the topic's content"
+                " again, set an earlier"
                 " commitTS there too"
             )
 
@@ -266,6 +365,17 @@ def savepoint_file(options: Kafka, cluster_id: int, job: str = "") -> SavepointF
     return SavepointFile(Path(options.savepoint).absolute(), cluster_id, job)
 
 
+def resume_topic(options: Kafka, cluster_id: int) -> str:
+    """Return the topic with the resume record, "" where the topic's last message shows it."""
+    if not options.has_resume_record:
+        return ""
+    return options.resume_topic or f"{cluster_id}_sluice_resume"
+
+
+def _record(last: LastMessage, topic: str) -> ResumeRecord:
+    return ResumeRecord.parse(last.value, f"topic {topic}, offset {last.offset},")
+
+
 def _client(options: Kafka, cluster_id: int) -> KafkaClient:
     topic = options.topic or f"{cluster_id}_obinlog"
     return KafkaClient(options, topic, f"sluice-{cluster_id}-{topic}")
@@ -276,9 +386,11 @@ def sent_through(options: Kafka, cluster_id: int) -> int:
 
     Raises as `is_unused`.
     """
-    last = _client(options, cluster_id).tail().last
+    last = _last_message(options, cluster_id)
     if last is None:
         return 0
+    if topic := resume_topic(options, cluster_id):
+        return _record(last, topic).checkpoint.commit_ts
     return _commit_ts_of(options, last, _client(options, cluster_id).address)
 
 
@@ -287,7 +399,13 @@ def is_unused(options: Kafka, cluster_id: int) -> bool:
 
     Raises KafkaUnavailableError, ApplyError.
     """
-    return _client(options, cluster_id).tail().last is None
+    return _last_message(options, cluster_id) is None
+
+
+def _last_message(options: Kafka, cluster_id: int) -> LastMessage | None:
+    client = _client(options, cluster_id)
+    topic = resume_topic(options, cluster_id)
+    return client.tail(topic, client.transactional_id.encode() if topic else None).last
 
 
 def is_same_topic(one: Kafka, other: Kafka, cluster_id: int) -> bool:

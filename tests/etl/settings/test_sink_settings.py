@@ -115,6 +115,38 @@ KAFKA = '[downstream]\ntype = "kafka"\n[kafka]\nbrokers = "a:1"\nsavepoint = "/s
             r'\[kafka.client-env\] "transactional.id" is set by Sluice',
         ),
         (
+            f'{KAFKA}format = "canal-json"\ntopic = "a b"\n',
+            r"\[kafka\] topic = 'a b': a topic's name has letters",
+        ),
+        (
+            f'{KAFKA}format = "canal-json"\n[kafka.topics]\n"a.*" = "{{x}}"\n',
+            r"\[kafka\] topics \"a\.\*\" = '{x}': a topic's name has letters",
+        ),
+        (
+            f'{KAFKA}format = "canal-json"\ndispatch = "columns:a,"\n',
+            r"\[kafka\] dispatch = 'columns:a,': must be one of partition-0, table, key",
+        ),
+        (
+            f'{KAFKA}format = "canal-json"\n[kafka.dispatches]\n"a.*" = "rowid"\n',
+            r"\[kafka\] dispatches \"a\.\*\" = 'rowid': must be one of",
+        ),
+        (
+            f'{KAFKA}format = "canal-json"\ncontrol-topic = "x"\ntransaction-topic = "x"\n',
+            r"\[kafka\] transaction-topic = 'x': must be a topic of its own",
+        ),
+        (
+            f'{KAFKA}format = "canal-json"\nresume-topic = "{{table}}"\n',
+            r"\[kafka\] resume-topic = '{table}': must be one topic's name",
+        ),
+        (
+            f'{KAFKA}format = "canal-json"\ndelivery = "at-most-once"\n',
+            r"\[kafka\] delivery = 'at-most-once': must be exactly-once or at-least-once",
+        ),
+        (
+            f'{KAFKA}dispatch = "key"\n',
+            r"\[kafka\] format = 'binlog' goes to partition 0 of one topic, exactly once",
+        ),
+        (
             f'{KAFKA}format = "simple"\n',
             r"\[kafka\] format = 'simple': it is not written yet; must be one of binlog, avro",
         ),

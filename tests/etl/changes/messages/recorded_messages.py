@@ -16,7 +16,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from sluice.etl.changes.messages import Message, MessageFormat, encoder_for, split_frames
+from sluice.etl.changes.messages import Message, MessageFormat, encoder_for, split_changes
 from sluice.etl.changes.planning import BatchPayload, PrepareOptions, prepare_steps
 from sluice.etl.changes.recorded_schema import RecordedSchema
 from sluice.relay import RelayLog
@@ -62,7 +62,8 @@ def messages_of(relay: RelayLog, options: MessageFormat) -> Iterator[Message]:
         relay.url, batch, PrepareOptions("kafka_messages", message_format=options)
     ):
         if step.kind == "transaction":
-            yield from identified(split_frames(step.payload), step.detail.schemas)
+            messages = (message for _, message in split_changes(step.payload))
+            yield from identified(messages, step.detail.schemas)
         elif step.kind == "ddl":
             yield from identified(encoder.ddl(step.detail, BUILT_MS), encoder.schemas)
 

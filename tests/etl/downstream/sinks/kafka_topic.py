@@ -18,6 +18,8 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from sluice.etl.settings import Kafka
 
 REAL = os.environ.get("SLUICE_TEST_KAFKA", "")
+needs_broker = pytest.mark.skipif(not REAL, reason="make test-kafka has a real broker")
+"""The mock makes no topics, hides no aborted messages and fences no producer."""
 
 
 @pytest.fixture(scope="module")
@@ -33,10 +35,35 @@ def broker() -> Iterator[str]:
 def read_topic(
     options: Kafka, isolation: str = "read_committed", timeout_s: float = 60.0
 ) -> list[confluent_kafka.Message]:
-    """Return what a consumer gets from the topic."""
+    """Return what a consumer gets from partition 0 of the topic."""
+    return _read(options.brokers, [TopicPartition(options.topic, 0, 0)], isolation, timeout_s)
+
+
+def read_topics(
+    brokers: str, *prefixes: str, isolation: str = "read_committed", timeout_s: float = 60.0
+) -> dict[tuple[str, int], list[confluent_kafka.Message]]:
+    """Return what a consumer gets from each partition of the topics with these prefixes."""
+    client = Producer({"bootstrap.servers": brokers})
+    there = [
+        TopicPartition(name, number, 0)
+        for name, topic in client.list_topics(timeout=60).topics.items()
+        if name.startswith(prefixes)
+        for number in topic.partitions
+    ]
+    found: dict[tuple[str, int], list[confluent_kafka.Message]] = {
+        (each.topic, each.partition): [] for each in there
+    }
+    for message in _read(brokers, there, isolation, timeout_s):
+        found[message.topic() or "", message.partition() or 0].append(message)
+    return found
+
+
+def _read(
+    brokers: str, partitions: list[TopicPartition], isolation: str, timeout_s: float
+) -> list[confluent_kafka.Message]:
     consumer = Consumer(
         {
-            "bootstrap.servers": options.brokers,
+            "bootstrap.servers": brokers,
             "group.id": "test",
             "enable.auto.commit": False,
             "isolation.level": isolation,
@@ -44,15 +71,16 @@ def read_topic(
             "auto.offset.reset": "earliest",
         }
     )
-    consumer.assign([TopicPartition(options.topic, 0, 0)])
-    found = []
+    consumer.assign(partitions)
+    found, ended = [], 0
     deadline = time.monotonic() + timeout_s
-    while time.monotonic() < deadline:
+    while ended < len(partitions) and time.monotonic() < deadline:
         message = consumer.poll(1)
         if message is None:
             continue
         if message.error():
-            break
-        found.append(message)
+            ended += 1
+        else:
+            found.append(message)
     consumer.close()
     return found
