@@ -37,7 +37,7 @@ _LEVELS = {
     "fatal": logging.CRITICAL,
 }
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
-_OFFLINE_CODE = 10
+_OFFLINE_CODE, _PAUSED_CODE = 10, 11
 """Exit code of a share's pump that is offline."""
 _TIMEOUT_S = 3.0
 # The event loop and the store's writer alternate; Python's default of 5 ms would delay both.
@@ -112,6 +112,9 @@ class _ShareProcess:
 
     def is_offline(self) -> bool:
         return self._process.exitcode == _OFFLINE_CODE
+
+    def is_paused(self) -> bool:
+        return self._process.exitcode == _PAUSED_CODE
 
     def has_failed(self) -> bool:
         with contextlib.suppress(OSError, EOFError):
@@ -194,7 +197,9 @@ def _run(config: Config, etcd_urls: str | None = None, orders: Connection | None
             if pump.state == "closing":
                 pump.hurry()
             handled = len(signals)
-    return _OFFLINE_CODE if orders is not None and pump.state == "offline" else 0
+    if orders is not None and pump.state == "offline":
+        return _OFFLINE_CODE
+    return _PAUSED_CODE if orders is not None and pump.state == "paused" and not signals else 0
 
 
 def _set_up_log(config: Config) -> None:

@@ -54,6 +54,9 @@ class SharePump(Protocol):
     def is_offline(self) -> bool:
         """Return whether the process has ended and its pump is offline."""
 
+    def is_paused(self) -> bool:
+        """Return whether the process has ended because an operator paused its pump."""
+
     def has_failed(self) -> bool:
         """Return whether an error has ended the capture for good; the pump still has readers."""
 
@@ -213,6 +216,15 @@ class ShareHolder:
                 del self._held[number]
                 # All of it was read. The next one begins at what is landed then.
                 shutil.rmtree(self._folder(number), ignore_errors=True)
+            elif held.pump.is_paused():  # until this process starts again; its data are kept
+                if number not in self._declined:
+                    self._declined.add(number)
+                    _log.info(
+                        "pump is paused, others may have its share share=%d/%d pump=%s",
+                        number,
+                        self._count,
+                        held.pump.node_id,
+                    )
             elif now >= held.not_before:
                 held.not_before = now + held.delay_s
                 held.delay_s = min(held.delay_s * 2, _MAX_RESTART_S)

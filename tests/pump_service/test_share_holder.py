@@ -94,6 +94,11 @@ class Pump:
     def is_offline(self):
         return self.state == "offline"
 
+    is_paused_by_operator = False
+
+    def is_paused(self):
+        return self.is_paused_by_operator
+
     def has_failed(self):
         return self.failed
 
@@ -266,6 +271,27 @@ def test_a_share_that_an_operator_takes_offline_goes_to_another_member(tmp_path)
     assert not any(each.share == pump.share for each in world.own(NAMES[0]) if each.runs)
     assert any(each.share == pump.share for each in world.own(NAMES[1]) if each.runs)
     assert world.lo >= world.now - 2 * SECOND
+
+
+def test_a_pump_that_an_operator_pauses_stays_down_until_its_holder_starts_again(tmp_path):
+    world = World(tmp_path)
+    for name in NAMES[:2]:
+        world.start(name)
+    world.pass_s(20)
+    (pump, *_) = world.own(NAMES[0])
+    pump.is_paused_by_operator = True
+    pump.pause()
+    world.pass_s(40)
+    assert not any(each.share == pump.share for each in world.own(NAMES[0]) if each.runs)
+    assert any(each.share == pump.share for each in world.own(NAMES[1]) if each.runs)
+    assert world.lo >= world.now - 2 * SECOND, "another member has the share meanwhile"
+    assert Path(pump.config.data_dir, ".node").exists(), "its data are kept"
+    world.kill(NAMES[0])
+    world.start(NAMES[0])
+    world.pass_s(40)
+    assert any(each.share == pump.share for each in world.own(NAMES[0]) if each.runs)
+    running = [each.share for each in world.pumps.values() if each.runs]
+    assert sorted(running) == [f"{number}/{COUNT}" for number in range(1, COUNT + 1)]
 
 
 def test_a_share_whose_capture_failed_goes_to_a_member_whose_capture_runs(tmp_path):
