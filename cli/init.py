@@ -36,7 +36,11 @@ class _AddressType(click.ParamType[_Address]):
             return value
         match = _ADDRESS.fullmatch(value.strip())
         if match is None or int(match[3] or self._port) > 65_535:
-            self.fail(f"{value!r} is no address such as sluice@db.example:{self._port}", param, ctx)
+            self.fail(
+                f"invalid address {value!r}: expected one such as sluice@db.example:{self._port}",
+                param,
+                ctx,
+            )
         return _Address(match[1] or "root", match[2].strip("[]"), int(match[3] or self._port))
 
 

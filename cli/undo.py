@@ -25,7 +25,7 @@ class _Commit(click.ParamType[int]):
     def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> int:
         digits = value.removeprefix("before:").strip()
         if not digits.isdecimal():
-            self.fail(f"{value!r} is no commit timestamp; `sluice find` shows it", param, ctx)
+            self.fail(f"invalid commit timestamp {value!r}; `sluice find` shows it", param, ctx)
         return int(digits)
 
 

@@ -134,7 +134,7 @@ class AlignedChunk(JsonDocument):
 
     def __post_init__(self) -> None:
         if self.how not in (REPLACE, MISSING, COMPARE):
-            raise ValueError(f"how: {self.how!r} is none of {REPLACE}, {MISSING}, {COMPARE}")
+            raise ValueError(f"how: {self.how!r}: expected {REPLACE}, {MISSING} or {COMPARE}")
 
     @property
     def full_name(self) -> str:
@@ -278,7 +278,7 @@ class AlignedChunks:
         """Record a repair durably; no error if a file of that name exists already."""
         if not _REPAIR_NAME.match(f"{repair.name}.repair.json"):
             raise ValueError(
-                f"{repair.name!r} is no name: letters, digits, -, _ and . can be in it"
+                f"invalid name {repair.name!r}: letters, digits, -, _ and . can be in it"
             )
         try:
             self._storage.create(_repair_path(repair.name), repair.to_bytes())

@@ -44,7 +44,7 @@ class Control(JsonDocument):
 
     def __post_init__(self) -> None:
         if self.apply_until_ts is not None and self.apply_until_ts < 0:
-            raise ValueError(f"apply_until_ts: {self.apply_until_ts} is no timestamp")
+            raise ValueError(f"invalid apply_until_ts {self.apply_until_ts}")
 
 
 class ControlFile:

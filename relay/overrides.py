@@ -75,7 +75,7 @@ class Override(JsonDocument):
 
     def __post_init__(self) -> None:
         if self.action not in (SKIP, REPLACE):
-            raise ValueError(f"action {self.action!r} is neither {SKIP} nor {REPLACE}")
+            raise ValueError(f"unknown action {self.action!r}: expected {SKIP} or {REPLACE}")
 
     def __str__(self) -> str:
         what = "skipped" if self.action == SKIP else f"replaced by {len(self.sql)} statements"

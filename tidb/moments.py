@@ -58,7 +58,7 @@ def _parse_zone(name: str) -> ZoneInfo:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError):
         raise MomentError(
-            f"{name!r} is no time zone", hint="name one such as UTC or Europe/Berlin"
+            f"unknown time zone {name!r}", hint="name one such as UTC or Europe/Berlin"
         ) from None
 
 
@@ -77,7 +77,7 @@ def _parse_time(text: str) -> int:
     try:
         moment = _local_time(said, zone)
     except ValueError as error:
-        raise MomentError(f"{text!r} is neither a TSO (digits) nor a time") from error
+        raise MomentError(f"invalid moment {text!r}: neither a TSO (digits) nor a time") from error
     if moment.tzinfo is not None and zone is not None:
         raise MomentError(f"{text!r} names two time zones")
     return tso.from_datetime(_only_once(moment.replace(tzinfo=zone), text) if zone else moment)

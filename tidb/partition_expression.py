@@ -63,7 +63,7 @@ class PartitionMoment:
                 clock[5] or "",
             )
         else:
-            raise PartitionError(f"{text!r} is no date or time in the usual form")
+            raise PartitionError(f"invalid date or time {text!r}")
         self.hour, self.minute, self.second = int(hour), int(minute), int(second)
         self.microsecond = int(fraction.ljust(6, "0")) if fraction else 0
         self.sign = -1 if sign else 1

@@ -32,7 +32,7 @@ class Share:
         """Raise ValueError for a share that can't be."""
         if not 1 <= self.number <= self.count <= MAX_SHARES:
             raise ValueError(
-                f"{self} is no share: expected NUMBER/COUNT with 1 <= NUMBER <= COUNT <="
+                f"invalid share {self}: expected NUMBER/COUNT with 1 <= NUMBER <= COUNT <="
                 f" {MAX_SHARES}, such as 2/3"
             )
 
@@ -41,7 +41,7 @@ class Share:
         """Parse `2/3`. Raises ValueError."""
         number, slash, count = text.partition("/")
         if not (slash and number.isdecimal() and count.isdecimal()):
-            raise ValueError(f"{text!r} is no share: expected NUMBER/COUNT, such as 2/3")
+            raise ValueError(f"invalid share {text!r}: expected NUMBER/COUNT, such as 2/3")
         return cls(int(number), int(count))
 
     def __str__(self) -> str:

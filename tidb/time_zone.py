@@ -29,7 +29,7 @@ def find_zone(name: str) -> datetime.tzinfo:
         except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
             pass
     raise ValueError(
-        f"{name!r} is no time zone; give a name as in Asia/Shanghai or an offset as in +08:00"
+        f"unknown time zone {name!r}; give a name as in Asia/Shanghai or an offset as in +08:00"
     )
 
 

@@ -256,6 +256,6 @@ def _identify_product(version: str) -> tuple[str, tuple[int, int, int]]:
     else:
         match, product = _VERSION.match(version), MYSQL_PRODUCT
     if match is None:
-        raise UnknownServerError(f"{version!r} is no version of MariaDB, MySQL or TiDB")
+        raise UnknownServerError(f"unknown version {version!r} of MariaDB, MySQL or TiDB")
     major, minor, patch = match.groups()
     return product, (int(major), int(minor), int(patch or 0))

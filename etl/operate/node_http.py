@@ -39,7 +39,7 @@ def ask_node(
         return None
     found = json.loads(body)
     if not isinstance(found, dict):
-        raise ValueError(f"{host}{path} is no JSON object")
+        raise ValueError(f"the answer of {host}{path} is not a JSON object")
     return found
 
 

@@ -120,7 +120,7 @@ class FilesRequest(JsonDocument):
     def check(self) -> None:
         """Raise RestoreError for an unknown format."""
         if self.kind not in FORMATS:
-            raise RestoreError(f"{self.kind} is no form of files; there are {', '.join(FORMATS)}")
+            raise RestoreError(f"unknown file format {self.kind!r}; there are {', '.join(FORMATS)}")
 
     def to_json(self) -> dict[str, Any]:
         """Return JSON values in the order of the files that have them; `from_json` reads them."""

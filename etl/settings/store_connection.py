@@ -51,7 +51,7 @@ def credentials_of(connection: AirflowConnection, key: str) -> StoreCredentials:
     }
     if not found:
         raise SettingsError(
-            f"{key}: the connection holds no credentials", hint="leave the key away for a role"
+            f"{key}: the connection holds no credentials", hint="remove the key to use a role"
         )
     return StoreCredentials(found)
 

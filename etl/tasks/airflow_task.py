@@ -72,7 +72,7 @@ def run_task(pipeline: NamedPipeline, what: str, work: Work) -> dict[str, Any]:
                 continue
             log.error("%s has stopped: %s: %s", what, type(reason).__name__, reason)
             if note.failed(reason) and note.is_answered():
-                log.warning("%s goes on, as operators want it", what)
+                log.warning("%s resumes, as an operator ordered", what)
                 waiting.over()
                 continue
             raise _permanent_failure(what, reason) from (
@@ -179,7 +179,7 @@ class _FailureRecord:
             self.relay.failures.note(self._failure)
         except (RelayError, OSError) as error:
             log.warning(
-                "why %s has stopped could not be written down for `sluice status`: %s",
+                "cannot record for `sluice status` why %s stopped: %s",
                 self._task,
                 error,
             )

@@ -39,7 +39,7 @@ class VerifyRequest(JsonDocument):
         """Raise VerifyError for what isn't possible."""
         if self.how not in METHODS:
             raise VerifyError(
-                f"{self.how!r} is no way to verify", hint=f"one of {', '.join(METHODS)}"
+                f"unknown method {self.how!r} of verification", hint=f"one of {', '.join(METHODS)}"
             )
         if wrong := [glob for glob in self.tables if "." not in glob]:
             raise VerifyError(

@@ -82,8 +82,7 @@ def _completed(config: Config) -> Config:
         raise ConfigError(f"advertise-addr: {error}") from None
     if host in ("", "0.0.0.0", "::"):  # noqa: S104
         raise ConfigError(
-            f"advertise-addr {advertise!r} is no address that others can connect to; set"
-            " advertise-addr"
+            f"invalid advertise-addr {advertise!r}: others can't connect to it; set advertise-addr"
         )
     if bool(config.security.ssl_cert) != bool(config.security.ssl_key):
         raise ConfigError("security: ssl-cert and ssl-key go together")

@@ -23,7 +23,7 @@ def parse_size(text: str | int) -> int:
         return text
     match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([kmgtpe]?)(i?)b?\s*", text.lower())
     if match is None or (match[3] and not match[2]):
-        raise ValueError(f"{text!r} is no size such as '10 gib' or '42 MB'")
+        raise ValueError(f"invalid size {text!r}: expected one such as '10 gib' or '42 MB'")
     power = " kmgtpe".index(match[2] or " ")
     return int(float(match[1]) * (1024 if match[3] else 1000) ** power)
 
@@ -54,7 +54,7 @@ def split_addr(addr: str) -> tuple[str, int]:
     """Return host and port of `host:port`, also with a scheme. ValueError if there is no port."""
     parts = urlsplit(addr if "://" in addr else f"//{addr}")
     if parts.port is None:
-        raise ValueError(f"{addr!r} is no host:port")
+        raise ValueError(f"invalid address {addr!r}: expected host:port")
     return parts.hostname or "", parts.port
 
 

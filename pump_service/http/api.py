@@ -157,7 +157,7 @@ class HttpApi:
         host = urlsplit(f"//{request.host}").hostname or ""
         # no stranger has one without
         if "." in host and host not in self._hosts and not _is_address(host):
-            return f"{host} is no name of this pump; use the one in advertise-addr, or its address"
+            return f"unknown host {host}: use the one in advertise-addr, or its address"
         if request.origin and urlsplit(request.origin).netloc.lower() != request.host.lower():
             return f"pages of {request.origin} may not operate this pump"
         return ""
@@ -178,7 +178,8 @@ class HttpApi:
         except ValueError:
             seconds = -1.0
         if not 0 < seconds < math.inf:
-            return HttpResponse(400, _TEXT, f"seconds: {given!r} is no number above 0\n".encode())
+            text = f"invalid seconds {given!r}: expected a number above 0\n"
+            return HttpResponse(400, _TEXT, text.encode())
         if self._profiling:
             return HttpResponse(
                 429, _TEXT, b"a profile is being taken; ask again when it is done\n"
@@ -256,7 +257,7 @@ class HttpApi:
 
     def _binlog(self, ts: str) -> HttpResponse:
         if not ts.isdigit():
-            return _text(f"{ts!r} is no timestamp\n")
+            return _text(f"invalid timestamp {ts!r}\n")
         try:
             return _text(self.pump.describe_binlog(int(ts)))
         except Exception as error:  # the original answers 200 with the error's text, too

@@ -192,9 +192,7 @@ class JobRun:
                 self._member = replace(self._member, left=True)
             self._note()
         except (SluiceError, OSError) as trouble:
-            log.warning(
-                "how the job %s ended could not be written down: %s", self._files.id, trouble
-            )
+            log.warning("cannot record the outcome of the job %s: %s", self._files.id, trouble)
         if isinstance(error, Exception):
             self._report_taken(error)
 

@@ -73,7 +73,7 @@ class StateEntry(JsonDocument):
 
     def __post_init__(self) -> None:
         if self.state not in STATES:
-            raise ValueError(f"{self.state!r} is no state of a job")
+            raise ValueError(f"unknown state {self.state!r} of a job")
 
     def then(self, state: str, by: str, **changes: Any) -> StateEntry:
         """Return the next entry; `message`, `hint` and `result` aren't carried over."""

@@ -153,7 +153,7 @@ def test_init_asks_for_what_the_options_leave_out(
         ["init", "--output", str(file), "--relay-url", (tmp_path / "relay").as_uri()],
         input='http://127.0.0.1:1\nnot an address\n[::1]:4000\nu"x@db.example\n',
     )
-    assert "no address" in done.output
+    assert "invalid address" in done.output
     settings = load_settings(file)
     assert (settings.upstream.sql_host, settings.upstream.sql_user) == ("::1", "root")
     assert (settings.downstream.host, settings.downstream.user) == ("db.example", 'u"x')

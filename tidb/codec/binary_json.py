@@ -197,7 +197,7 @@ def encode_json(text: str) -> bytes:
     try:
         return bytes(_encode(json.loads(text)))
     except (json.JSONDecodeError, RecursionError) as error:
-        raise CodecError(f"{text[:80]!r} is no JSON: {error}") from error
+        raise CodecError(f"invalid JSON {text[:80]!r}: {error}") from error
 
 
 def _encode(value: Any) -> bytearray:

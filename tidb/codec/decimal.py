@@ -49,7 +49,7 @@ def encode_decimal(
     """
     number = Decimal(value)
     if not number.is_finite():
-        raise CodecError(f"{value} is no decimal")
+        raise CodecError(f"invalid decimal {value}")
     sign, digits, exponent = number.as_tuple()
     exponent = int(exponent)
     if fraction is None:

@@ -31,7 +31,7 @@ def parse_moment(text: str) -> str:
     """
     match = _DIGITS.fullmatch(text.strip()) or _SEPARATED.fullmatch(text.strip())
     if not match:
-        raise CodecError(f"{text!r} is no date")
+        raise CodecError(f"invalid date {text!r}")
     year, *rest = (int(part or 0) for part in match.groups()[:6])
     if len(match[1]) == 2:
         year += 2000 if year < 70 else 1900
@@ -53,7 +53,7 @@ def parse_duration(text: str) -> str:
         return f"{sign}{int(hour):02}:{minute}:{second}.{(fraction or '').ljust(6, '0')}"
     match = _CLOCK.fullmatch(stripped)
     if not match or (match[4] is None and match[2] is None):
-        raise CodecError(f"{text!r} is no TIME value")
+        raise CodecError(f"invalid TIME value {text!r}")
     sign, days, hour, minute, second = match.groups()[:5]
     hours = int(days or 0) * 24 + int(hour)
     fraction = (match[6] or "").ljust(6, "0")

@@ -21,7 +21,7 @@ def parse_duration(text: str) -> int:
     """Return the nanoseconds of a TIME text. Raises CodecError."""
     match = _DURATION.fullmatch(text)
     if not match or int(match[2]) > MAX_HOURS or int(match[3]) > 59 or int(match[4]) > 59:
-        raise CodecError(f"{text!r} is no TIME value")
+        raise CodecError(f"invalid TIME value {text!r}")
     seconds = (int(match[2]) * 60 + int(match[3])) * 60 + int(match[4])
     value = seconds * 1_000_000_000 + int((match[5] or "").ljust(6, "0")) * 1000
     return -value if match[1] else value
@@ -50,11 +50,11 @@ def pack_time(text: str) -> int:
     """Pack `YYYY-MM-DD` or `YYYY-MM-DD HH:MM:SS[.ffffff]` as TiDB does. Raises CodecError."""
     match = _DATETIME.fullmatch(text)
     if not match:
-        raise CodecError(f"{text!r} is no date")
+        raise CodecError(f"invalid date {text!r}")
     year, month, day, hour, minute, second = (int(part or 0) for part in match.groups()[:6])
     micro = int((match[7] or "").ljust(6, "0"))
     if month > 12 or day > 31 or hour > 23 or minute > 59 or second > 59:
-        raise CodecError(f"{text!r} is no date")
+        raise CodecError(f"invalid date {text!r}")
     return (
         ((year * 13 + month) << 5 | day) << 17 | hour << 12 | minute << 6 | second
     ) << 24 | micro
@@ -69,7 +69,7 @@ def format_time(packed: int, fsp: int | None = 0) -> str:
     second, minute, hour = rest & 63, rest >> 6 & 63, rest >> 12 & 31
     day, (year, month) = rest >> 17 & 31, divmod(rest >> 22, 13)
     if year > 9999 or hour > 23 or minute > 59 or second > 59 or micro > 999_999:
-        raise CodecError(f"0x{packed:016x} is no packed time")
+        raise CodecError(f"invalid packed time 0x{packed:016x}")
     date = f"{year:04}-{month:02}-{day:02}"
     if fsp is None:
         return date

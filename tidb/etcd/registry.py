@@ -99,7 +99,8 @@ class NodeStatus:
         """Return the value as it lies in etcd. ValueError if `state` is none of STATES."""
         if self.state not in STATES:
             raise ValueError(
-                f"{self.state!r} is no state of a pump or drainer; it is one of {', '.join(STATES)}"
+                f"unknown state {self.state!r} of a pump or drainer: expected one of"
+                f" {', '.join(STATES)}"
             )
         return json.dumps(self.to_dict(), separators=(",", ":"), ensure_ascii=False).encode()
 

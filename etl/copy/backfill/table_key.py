@@ -61,7 +61,9 @@ def parse_key(option: str, text: str, key: list[KeyColumn]) -> list[str] | None:
 def _literal(option: str, column: KeyColumn, value: str) -> str:
     pattern = _NUMBER_PATTERNS.get(column.kind)
     if pattern is not None and not re.fullmatch(pattern, value.strip()):
-        raise BackfillError(f"{option}: {value!r} is no value of {column.name} ({column.kind})")
+        raise BackfillError(
+            f"{option}: invalid value {value!r} for the column {column.name} ({column.kind})"
+        )
     if column.kind == "binary":
         if not re.fullmatch(r"0x([0-9a-fA-F]{2})*", value):
             raise BackfillError(

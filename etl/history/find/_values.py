@@ -81,7 +81,7 @@ def constant_for(column: Column, constant: Constant) -> Any:
         raise
     except (CodecError, InvalidOperation, ValueError) as error:
         raise ConditionError(
-            f"--where: {constant!r} is no value for the column {column.name} ({column.kind})"
+            f"--where: invalid value {constant!r} for the column {column.name} ({column.kind})"
         ) from error
 
 
@@ -96,7 +96,9 @@ def _text(column: Column, constant: Constant) -> str:
     if isinstance(constant, bytes):
         return constant.decode("utf-8", "surrogateescape")
     if not isinstance(constant, str):
-        raise ConditionError(f"--where: {column.name} is no number: write {constant} in quotes")
+        raise ConditionError(
+            f"--where: the column {column.name} is not numeric: write {constant} in quotes"
+        )
     return constant
 
 

@@ -93,7 +93,7 @@ KAFKA = '[downstream]\ntype = "kafka"\n[kafka]\nbrokers = "a:1"\nsavepoint = "/s
         ),
         (
             f'{FILE}dir = "/d"\ntime-zone = "Nowhere"\n',
-            r"\[file\] time-zone: 'Nowhere' is no time zone",
+            r"\[file\] time-zone: unknown time zone 'Nowhere'",
         ),
         ('[downstream]\ntype = "kafka"\n', r"\[kafka\] brokers is missing"),
         (

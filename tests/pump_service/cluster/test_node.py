@@ -478,7 +478,7 @@ def test_a_start_that_can_t_succeed_ends_with_code_2_and_one_line(site, tmp_path
             "unknown key stoarge": PumpProcess(
                 site.pd, tmp_path / "d", "-config", _file(tmp_path, "[stoarge]")
             ),
-            "no host:port": PumpProcess(site.pd, tmp_path / "e", "-addr", "nonsense"),
+            "expected host:port": PumpProcess(site.pd, tmp_path / "e", "-addr", "nonsense"),
         }
         for text, second in cases.items():
             site.pumps.append(second)
