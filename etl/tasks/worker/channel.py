@@ -20,6 +20,7 @@ READY = "ready"  # everything is imported
 SPEC_MATCHES = "same"  # whether it does what is wished
 LOG = "log"
 PROGRESS = "got on"
+ALIVE = "alive"  # every few seconds, whatever its work does
 FINISHED = "over"  # with what was done since it was taken up: it was left, or has ended
 FAILED = "failed"
 

@@ -50,6 +50,10 @@ _IS_ALONE = "AIRFLOW_IS_K8S_EXECUTOR_POD"
 _POLL_INTERVAL_S = 0.5
 _ANSWER_TIMEOUT_S = 10.0
 _SHUTDOWN_MARGIN_S = 30.0
+SILENCE_TIMEOUT_S = 50.0
+"""A worker that stands still is replaced within a minute. One that works reports every ten seconds
+by a thread of its own, however long a batch or a DDL statement takes.
+"""
 _MAX_OUTPUT_CHARS = 2_000
 
 
@@ -233,7 +237,8 @@ class _WorkerHandle:
         """Pass the worker's messages on, until it is over or left. Raises as `run_in_worker`."""
         looking = select.poll()
         looking.register(self.line.socket, select.POLLIN)
-        deadline, is_asked = time.monotonic() + left_s(), False
+        heard = time.monotonic()
+        deadline, is_asked = heard + left_s(), False
         answers = float("inf")
         try:
             while True:
@@ -256,11 +261,16 @@ class _WorkerHandle:
                     )
                     self.line.send(DETACH if stays else END)
                 wait_s = _POLL_INTERVAL_S if is_asked else max(0.0, min(left, _POLL_INTERVAL_S))
-                if (
-                    looking.poll(wait_s * 1000)
-                    and (done := self._read_result(self.line.receive(), on_progress)) is not None
-                ):
-                    return done
+                if looking.poll(wait_s * 1000):
+                    done = self._read_result(self.line.receive(), on_progress)
+                    if done is not None:
+                        return done
+                    heard = time.monotonic()
+                elif time.monotonic() > heard + SILENCE_TIMEOUT_S:
+                    log.warning(
+                        "killing worker %s: silent_s=%.0f", self._spec.what, SILENCE_TIMEOUT_S
+                    )
+                    self._kill()
                 if time.monotonic() > answers:  # it stands still
                     self._kill()
         except OSError:

@@ -27,6 +27,7 @@ from sluice.etl.retry import RetryBackoff
 from sluice.etl.settings.airflow_connections import use_connections
 from sluice.etl.settings.store_connection import provide_credentials
 from sluice.etl.tasks.worker.channel import (
+    ALIVE,
     BEGIN,
     DETACH,
     END,
@@ -63,6 +64,8 @@ MAX_AGE_S = 3600.0
 That has renewed certificates, and fresh memory. It is not in the middle of a batch: one that takes
 longer than this would be begun again for ever.
 """
+ALIVE_INTERVAL_S = 10.0
+"""Several times within the silence after which its task kills it."""
 _BIND_RETRY_S = 1.0
 _SOCKET_TIMEOUT_S = 10.0
 """A task that reads nothing for this time is left: no other could come while it stands still."""
@@ -107,6 +110,7 @@ class WorkerServer:
         line.socket.settimeout(_SOCKET_TIMEOUT_S)
         self._began = time.monotonic()
         self._deadline = float("inf")
+        self._alive_at = 0.0
         self._stop = threading.Event()
         self._patience: threading.Timer | None = None
         self._is_over = False
@@ -210,6 +214,7 @@ class WorkerServer:
                 looking.register(number, select.POLLIN)
             wait_s = min(
                 self._deadline - time.monotonic(),
+                ALIVE_INTERVAL_S if self._line is not None else float("inf"),
                 _BIND_RETRY_S if self._listener is None else float("inf"),
             )
         happened = {
@@ -229,6 +234,7 @@ class WorkerServer:
             if self._listener is not None and self._listener.fileno() in happened:
                 self._accept()
             self._forward_logs()
+            self._report_alive()
             if self._line is None and time.monotonic() >= self._deadline:
                 log.info("no task came for %.0f s: %s ends", HANDOFF_TIMEOUT_S, self._spec.what)
                 self._deadline = float("inf")
@@ -293,6 +299,15 @@ class WorkerServer:
                 self._log.send(self._line)
             except OSError:
                 self._detach()
+
+    def _report_alive(self) -> None:
+        if self._line is None or time.monotonic() < self._alive_at + ALIVE_INTERVAL_S:
+            return
+        self._alive_at = time.monotonic()
+        try:
+            self._line.send(ALIVE)
+        except OSError:
+            self._detach()
 
     def _detach(self) -> None:
         """Wait for another task, which may never come."""

@@ -22,9 +22,9 @@ from sluice.errors import SluiceError
 from sluice.etl.settings import SettingsError, load_settings
 from sluice.etl.settings.airflow_connections import resolve_connections, use_connections
 from sluice.etl.settings.secrets import RESOLVED
-from sluice.etl.tasks.worker import WorkerLostError, WorkerSpec, run_in_worker
+from sluice.etl.tasks.worker import WorkerLostError, WorkerSpec, client, run_in_worker
 from sluice.etl.tasks.worker import server as process
-from sluice.etl.tasks.worker.channel import DETACH, FINISHED, MessageChannel
+from sluice.etl.tasks.worker.channel import ALIVE, DETACH, FINISHED, MessageChannel
 from sluice.etl.tasks.worker.task_spec import code_fingerprint, socket_address
 from sluice.relay import Control
 
@@ -223,6 +223,38 @@ def test_a_task_whose_process_is_killed_is_told_so_and_may_try_again(wish):
     assert run(wish) != left
 
 
+def test_a_process_that_stands_still_is_killed_so_that_the_next_attempt_has_another(
+    wish, monkeypatch, caplog
+):
+    caplog.set_level(logging.INFO)
+    first = run(wish)
+    monkeypatch.setattr(client, "SILENCE_TIMEOUT_S", 0.5)
+    with (
+        when("goes on in the process", first.suspend),
+        pytest.raises(WorkerLostError) as lost,
+    ):
+        run_in_worker(wish, lambda: 600, threading.Event(), lambda _: None)
+    assert lost.value.transient and gone(first)
+    assert "killing worker land" in caplog.text
+
+
+def test_a_process_whose_work_takes_long_reports_that_it_is_alive(wish, monkeypatch):
+    """Its work makes no progress here, as landing is paused: the line is all that is heard."""
+    here, there = socket.socketpair()
+    line = MessageChannel(here)
+    monkeypatch.setattr(process, "ALIVE_INTERVAL_S", 0.05)
+    server = process.WorkerServer(wish, MessageChannel(there))
+    thread = threading.Thread(target=server._serve, daemon=True)
+    thread.start()
+    assert [line.receive()[0] for _ in range(3)] == [ALIVE] * 3
+    server._send_logs(FINISHED, {})
+    while line.receive()[0] != FINISHED:
+        pass
+    server._wake_up()
+    thread.join(60)
+    assert not thread.is_alive()
+
+
 @pytest.mark.parametrize("before_it_is_told", [True, False])
 def test_an_installation_with_which_none_begins_stops_the_task_and_says_why(
     before_it_is_told, wish, monkeypatch, tmp_path
@@ -289,8 +321,9 @@ def test_it_has_the_connections_of_airflow_that_its_task_looked_up_and_is_told_w
 ):
     downstream = replace(wish.settings.downstream, password_connection="downstream")
     known = SimpleNamespace(
-        conn_type="mysql", login="u", password="secret", host="h", extra_dejson={"a": "b"}
-    )
+        conn_type="mysql", login="u", password="secret", host="h", extra_dejson={"a": "b"},
+        port=3306, schema=None,
+    )  # fmt: skip
     monkeypatch.setitem(RESOLVED, "downstream", known)
     lent = resolve_connections(replace(wish.settings, downstream=downstream))
     assert "secret" not in repr(lent)
