@@ -255,42 +255,48 @@ def split_changes(data: Any) -> Iterator[tuple[int, Message]]:
 
     Raises ValueError if the bytes-like object `data` is cut off.
     """
-    view, at = memoryview(data), 0
-    while at < len(view):
-        if len(view) - at < _HASHES_HEAD.size:
-            raise ValueError(f"no whole change at byte {at} of {len(view)}")
-        old, new, size = _HASHES_HEAD.unpack_from(view, at)
-        at += _HASHES_HEAD.size
-        if at + size > len(view):
-            raise ValueError(f"no whole change at byte {at - _HASHES_HEAD.size} of {len(view)}")
-        messages = list(split_frames(view[at : at + size]))
-        at += size
-        for message in messages[:-1]:
-            yield old, message
-        yield new, messages[-1]
+    raw, at = bytes(data), 0  # slices of bytes are quicker than of a view
+    while at < len(raw):
+        first = at + _HASHES_HEAD.size
+        if first > len(raw):
+            raise ValueError(f"no whole change at byte {at} of {len(raw)}")
+        old, new, size = _HASHES_HEAD.unpack_from(raw, at)
+        end = first + size
+        if end > len(raw):
+            raise ValueError(f"no whole change at byte {at} of {len(raw)}")
+        at = first
+        while at < end:
+            message, at = _message_at(raw, at)
+            yield (new if at == end else old), message
 
 
 def split_frames(data: Any) -> Iterator[Message]:
     """Yield the messages of frames, a bytes-like object. Raises ValueError if it is cut off."""
-    raw, at = bytes(data), 0  # slices of bytes are quicker than of a view
+    raw, at = bytes(data), 0
     while at < len(raw):
-        first = at + _HEAD.size
-        if first > len(raw):
-            raise ValueError(f"no whole message at byte {at} of {len(raw)}")
-        commit_ts, key_bytes, value_bytes, header_bytes = _HEAD.unpack_from(raw, at)
-        key_at = first + header_bytes
-        value_at = key_at + max(0, key_bytes)
-        end = value_at + max(0, value_bytes)
-        if end > len(raw):
-            raise ValueError(f"no whole message at byte {at} of {len(raw)}")
-        parts = raw[first:key_at].split(b"\0")
-        yield Message(
-            commit_ts,
-            None if key_bytes == _NULL_SIZE else raw[key_at:value_at],
-            None if value_bytes == _NULL_SIZE else raw[value_at:end],
-            tuple(zip(map(_header_name, parts[::2]), parts[1::2], strict=True)),
-        )
-        at = end
+        message, at = _message_at(raw, at)
+        yield message
+
+
+def _message_at(raw: bytes, at: int) -> tuple[Message, int]:
+    """Return the message at a byte, and where it ends."""
+    first = at + _HEAD.size
+    if first > len(raw):
+        raise ValueError(f"no whole message at byte {at} of {len(raw)}")
+    commit_ts, key_bytes, value_bytes, header_bytes = _HEAD.unpack_from(raw, at)
+    key_at = first + header_bytes
+    value_at = key_at + max(0, key_bytes)
+    end = value_at + max(0, value_bytes)
+    if end > len(raw):
+        raise ValueError(f"no whole message at byte {at} of {len(raw)}")
+    parts = raw[first:key_at].split(b"\0")
+    message = Message(
+        commit_ts,
+        None if key_bytes == _NULL_SIZE else raw[key_at:value_at],
+        None if value_bytes == _NULL_SIZE else raw[value_at:end],
+        tuple(zip(map(_header_name, parts[::2]), parts[1::2], strict=True)),
+    )
+    return message, end
 
 
 _header_name = functools.lru_cache(bytes.decode)

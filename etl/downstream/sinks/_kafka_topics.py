@@ -145,7 +145,7 @@ class Topics:
 
     def place_of(self, message: Message) -> Place:
         """Return where a row's message goes, by its header `table`; its topic is there then."""
-        name = next(value for key, value in message.headers if key == "table")
+        name = _table_of(message)
         place = self._places.get(name)
         if place is None:
             place = self._places[name] = self._place(TableName.parse(name.decode()))
@@ -212,6 +212,14 @@ class Topics:
         return found
 
 
+def _table_of(message: Message) -> bytes:
+    """Return the header `table` of a row's message."""
+    for name, value in message.headers:
+        if name == "table":
+            return value
+    raise ValueError(f"a message at commit_ts {message.commit_ts} has no header 'table'")
+
+
 class TransactionMarkers:
     """BEGIN and END of upstream transactions, in the form of Debezium's transaction metadata.
 
@@ -230,7 +238,7 @@ class TransactionMarkers:
             self._commit_ts = message.commit_ts
             found.append(self._marker({"status": "BEGIN"}, built_ms))
         if message.value is not None:
-            name = next(value for key, value in message.headers if key == "table")
+            name = _table_of(message)
             self._counts[name] = self._counts.get(name, 0) + 1
         return found
 

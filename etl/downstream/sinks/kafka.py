@@ -62,6 +62,7 @@ class KafkaSink(BinlogSink):
         self._pieces: list[bytes] = []  # of a record that has begun and not ended
         self._offset = -1  # of the last message that was delivered
         self._rejected: KafkaError | None = None
+        self._rejected_at = ""  # the topic and partition that refused a message
         self._watermark_due_s = 0.0  # of the monotonic clock
 
     @property
@@ -76,7 +77,8 @@ class KafkaSink(BinlogSink):
     def recover(self) -> Checkpoint | None:
         """Fence earlier writers, and find the last transaction that is in the topic."""
         self.close()
-        self._in_transaction, self._pieces, self._rejected, self._offset = False, [], None, -1
+        self._in_transaction, self._pieces, self._offset = False, [], -1
+        self._rejected, self._rejected_at = None, ""
         self._watermark_due_s, self._markers = 0.0, TransactionMarkers()
         try:
             self._savepoint.path.parent.mkdir(parents=True, exist_ok=True)
@@ -197,7 +199,6 @@ class KafkaSink(BinlogSink):
                 ),
             )
         producer = self._connected()
-        doing = f"sending commit_ts {commit_ts} ({size} bytes) to {topic}, partition {partition}"
         try:
             if not self._in_transaction:
                 if self._options.is_transactional:
@@ -219,14 +220,16 @@ class KafkaSink(BinlogSink):
                 except BufferError:  # what is on the way must arrive first
                     if time.monotonic() > deadline:
                         raise KafkaUnavailableError(
-                            f"{self.address}, {doing}: nothing was taken for"
-                            f" {self._options.timeout_s} s"
+                            f"{self.address}, sending commit_ts {commit_ts} to {topic}: nothing was"
+                            f" taken for {self._options.timeout_s} s"
                         ) from None
                     producer.poll(0.05)
             producer.poll(0)
         except (KafkaException, SystemError) as error:
+            doing = f"sending commit_ts {commit_ts} ({size} bytes) to {topic}[{partition}]"
             raise self._client.translated(error_reason(producer, error), doing) from error
-        self._check_refused(doing)
+        if self._rejected is not None:
+            self._check_refused(f"sending through commit_ts {commit_ts}")
 
     def _make_durable(self, step: Step) -> None:
         self._end_transaction()
@@ -301,13 +304,15 @@ class KafkaSink(BinlogSink):
     def _delivered(self, error: KafkaError | None, message: confluent_kafka.Message) -> None:
         if error is not None:
             self._rejected = self._rejected or error
+            self._rejected_at = self._rejected_at or f"{message.topic()}[{message.partition()}]"
         elif not self._resume_topic or message.topic() == self._resume_topic:
             self._offset = max(self._offset, int(message.offset() or 0))
 
     def _check_refused(self, doing: str) -> None:
         if self._rejected is not None:
             raise self._client.translated(
-                error_reason(self._connected(), KafkaException(self._rejected)), doing
+                error_reason(self._connected(), KafkaException(self._rejected)),
+                f"{doing}, of which {self._rejected_at} refused a message",
             )
 
     def _connected(self) -> Producer:

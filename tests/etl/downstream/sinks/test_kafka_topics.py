@@ -380,6 +380,23 @@ def test_resume_records_in_a_topic_that_forgets_are_refused(options: Kafka) -> N
     sink.close()
 
 
+def test_a_message_that_the_topic_does_not_take_is_refused_with_the_partitions_name(
+    options: Kafka,
+) -> None:
+    sink = KafkaSink(replace(options, topic_config={"max.message.bytes": 2000}), CLUSTER)
+    sink.recover()
+    headers = (("commit_ts", b"5"), ("start_ts", b"4"), ("table", b"shop.orders"))
+    large = Message(5, None, secrets.token_bytes(5000), headers)
+    place = rf"{prefix_of(options)}\.shop\.orders\[\d\]"
+    with pytest.raises(ApplyError, match=rf"{place} refused a message.*max\.message\.bytes"):
+        sink._send_row(1, large, ())
+        sink.run([Step(CommitDetail(4), 10)])
+    checkpoint = sink.recover()
+    assert checkpoint is None
+    assert not any(row_topics(options).values())
+    sink.close()
+
+
 def test_at_least_once_has_no_gaps_between_offsets_and_every_change(
     relays: dict[str, RelayLog], options: Kafka
 ) -> None:
