@@ -9,6 +9,7 @@ from pathlib import Path
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from sluice.pump_service.capture import subscriptions as subscriptions_module
 from sluice.pump_service.capture.coverage import Coverage, PieceState
 from sluice.pump_service.capture.matcher import MatcherTotals
 from sluice.pump_service.capture.owned_changes import OwnedChanges
@@ -228,6 +229,45 @@ def test_a_silent_region_is_subscribed_again_and_none_after_the_process_stood_st
     assert world.subscriptions.events["renewed"] == 1
     world.settle()
     assert world.subscriptions.events["renewed"] == 1
+
+
+def test_a_region_that_was_live_is_subscribed_before_those_that_are_new(tmp_path, monkeypatch):
+    monkeypatch.setattr(subscriptions_module, "_MAX_SCANNING", 2)
+    sorter = CommitSorter(RunFolder(tmp_path / "runs"), 1 << 20)
+    coverage = Coverage([(b"t", b"u")], 5)
+    subscriptions = Subscriptions(coverage, MatcherTotals(sorter, 1 << 20), 7)
+    bounds = [b"t", *(b"t" + bytes([number]) for number in range(1, 9)), b""]
+    regions = [
+        Region(number + 1, start, end, 1, 1, (Peer(number, 1),), Peer(number, 1))
+        for number, (start, end) in enumerate(pairwise(bounds))
+    ]
+
+    def sent():
+        actions, subscriptions.actions = subscriptions.actions, []
+        return [each for each in actions if isinstance(each, Send)]
+
+    def event(send, now, **content):
+        message = pb.cdc.ChangeDataEvent()
+        message.events.add(
+            region_id=send.request.region_id, request_id=send.request.request_id, **content
+        )
+        subscriptions.received(send.store_id, send.stream, message, now)
+
+    initialized = {"entries": {"entries": [{"type": pb.cdc.Event.INITIALIZED}]}}
+    subscriptions.tick(0.0)
+    subscriptions.located(b"t", b"u", regions, 0.0)
+    first, second = sent()
+    event(first, 0.0, **initialized)
+    (third,) = sent()
+    event(first, 1.0, error={"not_leader": {"leader": {"id": 1, "store_id": 1}}})
+    assert not sent(), "two are being scanned"
+    subscriptions.tick(2.0)
+    event(second, 2.0, **initialized)
+    (again,) = sent()
+    assert again.request.region_id == first.request.region_id
+    event(third, 2.0, **initialized)
+    (new,) = sent()
+    assert new.request.region_id not in {each.request.region_id for each in (first, second, third)}
 
 
 def test_ten_thousand_regions_are_subscribed_without_waiting_for_the_next_page_of_pd(tmp_path):
