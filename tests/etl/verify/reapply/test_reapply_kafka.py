@@ -5,6 +5,7 @@ off.
 from __future__ import annotations
 
 import secrets
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,8 @@ from sluice.etl.downstream import SavepointFile
 from sluice.etl.settings import Downstream, Kafka, Relay, Settings, Upstream
 from sluice.etl.verify.reapply import ReplayRangeError, ReplayRequest
 from sluice.relay import RelayLog
+from tests.etl.changes.messages.recorded_messages import messages_of
+from tests.etl.downstream.sinks.kafka_topic import REAL, needs_broker, read_topics
 from tests.etl.relay_from_recording import RECORDINGS, committed, land
 from tests.etl.verify.reapply.reapplying import (
     Enough,
@@ -109,6 +112,46 @@ def test_a_topic_is_filled_again_and_each_transaction_is_in_it_once(
     monkeypatch.undo()
     assert reapply(pipeline, request).through == until
     assert messages(target) == between(whole, since, until)
+
+
+@needs_broker
+def test_past_windows_fill_topics_of_another_format_by_key_and_each_change_is_there_once(
+    shop: RelayLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For a new consumer beside the live stream; broken off twice, once behind Kafka's commit."""
+    pipeline, target = pipeline_with(shop.url, tmp_path / "running"), topic(REAL, tmp_path)
+    prefix = target["kafka"]["topic"]
+    target["kafka"] |= {
+        "topic": prefix + ".{schema}.{table}",
+        "format": "open-protocol",
+        "dispatch": "key",
+        "partitions": 3,
+        "resume-topic": f"{prefix}-resume",
+    }
+    options = Kafka(REAL, prefix + ".{schema}.{table}", format="open-protocol", dispatch="key")
+    every = messages_of(shop, options.message_format)
+    rows = [m for m in every if b'"t":1}' in (m.key or b"")]
+    since, until = (rows[len(rows) * part // 5].commit_ts for part in (1, 4))
+    request = ReplayRequest(since, until, target)
+    with pytest.raises(Enough):
+        reapply(pipeline, request, stop_after(2))
+    save, saves = SavepointFile.save, iter(range(2))
+
+    def broken_off(self: SavepointFile, *place: Any) -> None:
+        if next(saves, None) is None:
+            raise Enough
+        save(self, *place)
+
+    monkeypatch.setattr(SavepointFile, "save", broken_off)
+    with pytest.raises(Enough):
+        reapply(pipeline, request)
+    monkeypatch.undo()
+    assert reapply(pipeline, request).through == until
+    found = read_topics(REAL, prefix + ".")
+    sent = Counter((m.key(), m.value()) for each in found.values() for m in each)
+    wanted = Counter((m.key, m.value) for m in rows if since < m.commit_ts <= until)
+    assert {key: n for key, n in sent.items() if b'"t":1}' in key[0]} == wanted
+    assert len(found) > 3
 
 
 def test_a_topic_that_is_the_pipelines_or_holds_messages_is_refused(
