@@ -58,7 +58,7 @@ class Endured:
 
 
 class Arrivals(threading.Thread):
-    """Notes when each transaction's row was visible downstream.
+    """Note when each transaction's row was visible downstream.
 
     Reads over a connection that comes back when MariaDB does.
     """

@@ -14,7 +14,7 @@ from typing import Self
 
 
 class FarProxy:
-    """Listens on `port` of loopback as long as the context lasts, for a server on the port `to`.
+    """Listen on `port` of loopback as long as the context lasts, for a server on the port `to`.
 
     `delay_s`: the time that every byte is on its way, in each direction. `turns`: by connection,
     in the order in which they were opened, how often the client sent something behind what the

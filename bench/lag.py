@@ -41,7 +41,7 @@ _QUERY = "SELECT id FROM sluice_load.txn WHERE id > %s ORDER BY id"
 
 
 class LagProbe:
-    """Reads the downstream table again and again, and notes when each transaction's row was there.
+    """Read the downstream table again and again, and note when each transaction's row was there.
 
     The times are in Unix ms.
     """

@@ -19,7 +19,7 @@ _UPDATE_BYTES = 1 << 24
 
 
 class PullReader:
-    """Pulls everything that the pump at `host:port` has after `after_ts`, and follows it."""
+    """Pull everything that the pump at `host:port` has after `after_ts`, and follow it."""
 
     def __init__(self, host: str, port: int, cluster_id: int, after_ts: int) -> None:
         context = multiprocessing.get_context("spawn")

@@ -88,7 +88,7 @@ def measure_another(
 
 
 class _WindowReader:
-    """Follows the pump window by window from a thread, and counts."""
+    """Follow the pump window by window from a thread, and count."""
 
     def __init__(self, address: str, cluster_id: int) -> None:
         self.messages = 0

@@ -60,7 +60,7 @@ class Clock:
 
 
 class Messages:
-    """Builds WriteBinlogReq messages of a fixed payload size, with the fields that TiDB sends.
+    """Build WriteBinlogReq messages of a fixed payload size, with the fields that TiDB sends.
 
     A Prewrite has prewrite_key and prewrite_value, its Commit the key only. To be as large as its
     Prewrite, the Commit takes a long key.

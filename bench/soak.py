@@ -76,7 +76,7 @@ class SoakResult:
 
 
 class _Reader(threading.Thread):
-    """Sums the accounts again and again, and watches that the checkpoint never goes back."""
+    """Sum the accounts again and again, and watch that the checkpoint never goes back."""
 
     def __init__(self, site: StackPaths, loaded_ts: int, view: ProgressView) -> None:
         super().__init__(name="bank-reader", daemon=True)

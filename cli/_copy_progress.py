@@ -53,7 +53,7 @@ class TerminalBars:
 
 
 class CopyProgress(TerminalBars):
-    """Shows bytes read, rows written, the rate and how long it will take."""
+    """Show bytes read, rows written, the rate and how long it will take."""
 
     def __init__(self) -> None:
         note = TextColumn("{task.fields[note]}", markup=False, table_column=Column(no_wrap=True))

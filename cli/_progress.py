@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class ReplayProgress(TerminalBars):
-    """Shows transactions received, landed and applied, and the lag.
+    """Show transactions received, landed and applied, and the lag.
 
     Lines printed through `say` stay above the bars.
     """

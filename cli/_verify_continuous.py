@@ -43,7 +43,7 @@ def run_continuously(settings: Settings, seconds: float | None, *, as_json: bool
 
 
 class _Lines:
-    """Prints to standard error: counts every 10 s, and each difference at once."""
+    """Print to standard error: counts every 10 s, and each difference at once."""
 
     def __init__(self) -> None:
         self._printed_s = -_LINE_INTERVAL_S

@@ -111,7 +111,7 @@ class _Poller:
 
 
 class _LiveScreen:
-    """Looks in a thread, shows what was seen last, and listens to keys."""
+    """Look in a thread, show what was seen last, and listen to keys."""
 
     def __init__(self, pipelines: Pipelines, every_s: float) -> None:
         self._poller = _Poller(pipelines, _POLL_TIMEOUT_S)

@@ -64,7 +64,7 @@ class ReplicationProgress:
 
 
 class RelayTotals:
-    """Adds up the relay log's windows, reading each once."""
+    """Add up the relay log's windows, reading each once."""
 
     def __init__(self, home: Path) -> None:
         self._log = RelayLog.open((home / "relay").as_uri())
@@ -93,7 +93,7 @@ class RelayTotals:
 
 
 class CheckpointReader:
-    """Reads the checkpoint row over one connection, which it opens again when MariaDB was away."""
+    """Read the checkpoint row over one connection, which it opens again when MariaDB was away."""
 
     def __init__(self, site: StackPaths) -> None:
         self._site = site
@@ -129,7 +129,7 @@ class CheckpointReader:
 
 
 class ProgressView:
-    """Asks relay log, downstream and stand-in cluster in one go.
+    """Ask relay log, downstream and stand-in cluster in one go.
 
     Parts that are down leave gaps, never errors.
     """
@@ -171,7 +171,7 @@ class ProgressView:
 
 
 class CheckpointTrace(threading.Thread):
-    """Notes when the checkpoint moved, every `interval_s`, from a thread of its own.
+    """Note when the checkpoint moved, every `interval_s`, from a thread of its own.
 
     From that comes the lag of each commit.
     """

@@ -52,7 +52,7 @@ class StillComputing(Signal):
 
 
 class ResponseCache:
-    """Caches answers by their request. Safe for threads and event loops."""
+    """Cache answers by their request. Safe for threads and event loops."""
 
     def __init__(self, threads: int = 6) -> None:
         """Keep at most `threads` threads a pipeline: an unresponsive one delays no other."""

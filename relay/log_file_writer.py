@@ -50,7 +50,7 @@ _ENCODING = {
 
 
 class LogFileWriter:
-    """Writes a log file band by band into a sink; the caller ends the sink behind `close`."""
+    """Write a log file band by band into a sink; the caller ends the sink behind `close`."""
 
     def __init__(self, sink: Any) -> None:
         self._out = ChecksumWriter(sink)

@@ -30,7 +30,7 @@ _value_caches = {"tables": JsonMemberCache(), "moved": JsonMemberCache()}
 
 
 class RecordEncoder:
-    """Takes records one after the other.
+    """Take records one after the other.
 
     Members that aren't `tables` and `moved` stay as they are.
     """

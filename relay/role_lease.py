@@ -23,7 +23,7 @@ Between two runs of a DAG it is less.
 
 
 class RoleStandby:
-    """Decides when this pipeline should claim a role."""
+    """Decide when this pipeline should claim a role."""
 
     def __init__(
         self, relay: RelayLog, role: str, position: Callable[[], object], log: logging.Logger

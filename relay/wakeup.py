@@ -26,7 +26,7 @@ _numbers = itertools.count()
 
 
 class WakeupSocket:
-    """Waits for `notify`. One thread waits; others may `wake` it."""
+    """Wait for `notify`. One thread waits; others may `wake` it."""
 
     def __init__(self, url: str) -> None:
         """Create the wakeup socket; `url`: the relay log's."""

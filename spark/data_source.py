@@ -68,7 +68,7 @@ class SluiceDataSource(DataSource):  # type: ignore[misc] # pyspark has no types
 
 
 class ChangeReader(DataSourceReader):  # type: ignore[misc]
-    """Reads the changes of a bound query.
+    """Read the changes of a bound query.
 
     It takes no filters over: Spark 4.3 keeps what a source has read its first filters into, and
     reads the same where the frame is used again, with other filters or none.

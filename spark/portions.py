@@ -82,7 +82,7 @@ def partitions(past: HistoryLog, name: TableName, since: int, until: int) -> lis
 
 @dataclass(frozen=True, slots=True)
 class PortionReader:
-    """Reads portions in Spark's Python workers."""
+    """Read portions in Spark's Python workers."""
 
     query: ChangeQuery
     columns: ChangeColumns

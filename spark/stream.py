@@ -67,7 +67,7 @@ class StreamOptions:
 
 
 class ChangeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
-    """Reads a table's changes as they land; the offset is ``{"tso": <commit timestamp>}``."""
+    """Read a table's changes as they land; the offset is ``{"tso": <commit timestamp>}``."""
 
     def __init__(self, query: ChangeQuery, columns: ChangeColumns, options: StreamOptions) -> None:
         self._query = query

@@ -25,7 +25,7 @@ _RUNNING, _DONE, _SYNCED = 1, 4, 6
 
 
 class CapturedDDL:
-    """Puts jobs and definitions into `store`; `versions` has the recording's catalogs."""
+    """Put jobs and definitions into `store`; `versions` has the recording's catalogs."""
 
     def __init__(self, store: Store, versions: Versions) -> None:
         self._store, self._versions = store, versions

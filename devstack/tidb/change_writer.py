@@ -37,7 +37,7 @@ _RowChange = tuple[bytes, Datums | None, Datums | None]
 
 
 class ChangeWriter:
-    """Writes binlogs' transactions to `store` as TiDB would have, on the cluster's event loop."""
+    """Write binlogs' transactions to `store` as TiDB would have, on the cluster's event loop."""
 
     def __init__(
         self, store: Store, versions: Versions, meta: Iterable[tuple[bytes, bytes]]

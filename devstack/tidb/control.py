@@ -55,7 +55,7 @@ Handler = Callable[[dict[str, Any]], Coroutine[Any, Any, Any]]
 
 
 class ControlServer:
-    """Serves `routes` ("METHOD /path": async function of the parameters) on their event loop."""
+    """Serve `routes` ("METHOD /path": async function of the parameters) on their event loop."""
 
     def __init__(
         self, host: str, port: int, loop: asyncio.AbstractEventLoop, routes: dict[str, Handler]

@@ -53,7 +53,7 @@ class JobFollower(Protocol):
 
 
 class DDLHistory:
-    """Puts meta keys into the store as the transactions that finish DDL jobs commit."""
+    """Put meta keys into the store as the transactions that finish DDL jobs commit."""
 
     def __init__(self, store: Store) -> None:
         self._store = store

@@ -60,7 +60,7 @@ class _Job:
 
 
 class DDLWriter:
-    """Creates schemas and tables upstream; one statement at a time, as TiDB's DDL owner."""
+    """Create schemas and tables upstream; one statement at a time, as TiDB's DDL owner."""
 
     def __init__(
         self, writer: Writer, oracle: Oracle, store: Store, history: DDLHistory, versions: Versions

@@ -18,7 +18,7 @@ _NOT_PASSED_ON = ("user-agent", "grpc-", "te", "content-type")
 
 
 class EtcdProxy(grpc.GenericRpcHandler):  # type: ignore[misc] # grpc is untyped
-    """Forwards every call of etcd's services to `url`.
+    """Forward every call of etcd's services to `url`.
 
     Unary calls are streams of one message on the wire.
     """

@@ -38,7 +38,7 @@ class OracleError(SluiceError, RuntimeError):
 
 
 class Oracle:
-    """Gives strictly increasing timestamps.
+    """Give strictly increasing timestamps.
 
     Not thread-safe, lives on the event loop of the cluster.
 

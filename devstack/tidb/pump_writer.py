@@ -12,7 +12,7 @@ STRATEGIES = ("range", "hash", "score")
 
 
 class PumpWriter:
-    """Opens a PumpClient at `pd_url`, the cluster's own port, as TiDB does.
+    """Open a PumpClient at `pd_url`, the cluster's own port, as TiDB does.
 
     Must not be used before `open`.
     """

@@ -51,7 +51,7 @@ def put_variables(store: Store, new_collations: Callable[[], bool]) -> None:
 
 
 class _Keys:
-    """Scans the store as a client of TiKV does."""
+    """Scan the store as a client of TiKV does."""
 
     def __init__(self, store: Store) -> None:
         self._store = store

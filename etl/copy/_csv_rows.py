@@ -177,7 +177,7 @@ def _escaped(value: bytes, quote: bytes, separator: bytes, *, escapes: bool) -> 
 
 @dataclass(slots=True)
 class CsvRows:
-    """Takes a file's text in pieces and gives its rows piece by piece.
+    """Take a file's text in pieces and give its rows piece by piece.
 
     `at_header`: the text begins with the header.
     """

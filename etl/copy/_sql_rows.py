@@ -55,7 +55,7 @@ class RowStats:
 
 @dataclass(slots=True)
 class SqlRows:
-    """Takes a file's text in pieces and gives its rows statement by statement.
+    """Take a file's text in pieces and give its rows statement by statement.
 
     `columns`: those of a statement that names none. `in_rows`: the text begins behind a row, of a
     statement that may go on.

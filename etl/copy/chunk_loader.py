@@ -59,7 +59,7 @@ class CopiedChunk:
 
 
 class ChunkLoader:
-    """Copies the chunks of a plan."""
+    """Copy the chunks of a plan."""
 
     def __init__(
         self,

@@ -21,7 +21,7 @@ SAFE_POINT_TTL_S = 1800
 
 
 class GcSafePoint:
-    """Keeps versions at `ts` (TSO) and later as long as it is open.
+    """Keep versions at `ts` (TSO) and later as long as it is open.
 
     They stay for its time to live longer unless it is released. `service`: the holder's name in
     PD's list.

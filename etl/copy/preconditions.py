@@ -21,7 +21,7 @@ _CHECK_INTERVAL_S = 60.0
 
 
 class PreconditionMonitor:
-    """Calls `look`, which raises if the copy is of no use any more."""
+    """Call `look`, which raises if the copy is of no use any more."""
 
     def __init__(
         self, look: Callable[[], None] = lambda: None, every_s: float = _CHECK_INTERVAL_S

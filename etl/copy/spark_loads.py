@@ -27,7 +27,7 @@ MakeLoads = Callable[[SourceChunk, Table], Iterator[pa.RecordBatch]]
 
 
 class SparkLoadMaker:
-    """Makes loads on a Spark Connect server, a job a chunk; called by several threads side by side.
+    """Make loads on a Spark Connect server, a job a chunk; called by several threads side by side.
 
     Connects at the first use, and again after the connection was lost.
     """

@@ -92,7 +92,7 @@ def remove_files(storage: Storage, prefix: str = "") -> None:
 
 @dataclass(frozen=True, slots=True)
 class CopyChunks:
-    """Runs in Spark's Python workers, which get no credentials of the downstream."""
+    """Run in Spark's Python workers, which get no credentials of the downstream."""
 
     spec: dict[str, Any]
     relay_url: str

@@ -38,7 +38,7 @@ OnActivity = Callable[[str], None]
 
 
 class TableCreator:
-    """Creates what a copy needs downstream beside rows. Methods raise DdlError, DownstreamError."""
+    """Create what a copy needs downstream beside rows. Methods raise DdlError, DownstreamError."""
 
     indexes_after_bytes = 32 << 20
     """Size from which on tables get secondary indexes after their rows.

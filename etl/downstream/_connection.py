@@ -48,7 +48,7 @@ _ADVICE = {
 
 
 class RunQuery(Protocol):
-    """Runs one statement and returns its rows, as `MySQLSession.query`."""
+    """Run one statement and return its rows, as `MySQLSession.query`."""
 
     def __call__(
         self, statement: str, args: Sequence[object] | None = None

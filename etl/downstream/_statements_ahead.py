@@ -57,7 +57,7 @@ StatementOutcome: TypeAlias = int | LoadOutcome | list[tuple[Any, ...]] | Downst
 
 @dataclass(slots=True)
 class PipeliningState:
-    """Decides whether statements are pipelined to a server, for all sessions that share it.
+    """Decide whether statements are pipelined to a server, for all sessions that share it.
 
     A server that loses the connection may have been restarted, or it, or a proxy, hangs up at each
     try: each loss doubles the pause before the next try.

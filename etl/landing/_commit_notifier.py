@@ -18,7 +18,7 @@ __all__ = ["CommitNotifier"]
 
 
 class CommitNotifier:
-    """Waits for the pumps that `wait` is given. Used by one thread."""
+    """Wait for the pumps that `wait` is given. Used by one thread."""
 
     def __init__(self, wait_ms: int) -> None:
         """Create the commit notifier; `wait_ms`: how long a call waits at a pump."""

@@ -61,7 +61,7 @@ class JobResult:
 
 
 class LandingJob:
-    """Lands windows in Spark's workers. Threads may run jobs at once."""
+    """Land windows in Spark's workers. Threads may run jobs at once."""
 
     def __init__(self, function: ResilientFunction) -> None:
         """Keep `function`: `LandRanges` in Spark's workers."""

@@ -169,7 +169,7 @@ class _Transaction:
 
 
 class DuplicateWrites:
-    """Drops copies from the parts of a window."""
+    """Drop copies from the parts of a window."""
 
     def __init__(self, relay: RelayLog, read_versions: ReadVersions) -> None:
         self._relay, self._read_versions = relay, read_versions

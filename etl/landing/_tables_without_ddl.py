@@ -34,7 +34,7 @@ class UnknownTableError(SluiceError):
 
 
 class TablesWithoutDdl:
-    """Adds tables to the schema that have rows in a window and no DDL job."""
+    """Add tables to the schema that have rows in a window and no DDL job."""
 
     def __init__(self, pd: PDClient, tikv: TiKVClient) -> None:
         self._pd = pd

@@ -71,7 +71,7 @@ class DefinitionUnknownError(SluiceError):
 
 
 class DefinitionResolver:
-    """Resolves by which definitions the rows of a window were written."""
+    """Resolve by which definitions the rows of a window were written."""
 
     def __init__(
         self, relay: RelayLog, read_versions: ReadVersions, gc_safe_point: Callable[[], int]

@@ -85,7 +85,7 @@ class WindowPlan:
 
 
 class WindowPlanner:
-    """Plans windows over the pumps of a cluster. Thread-safe."""
+    """Plan windows over the pumps of a cluster. Thread-safe."""
 
     def __init__(  # noqa: PLR0913 the sources of a plan, and the relay log
         self,

@@ -19,7 +19,7 @@ __all__ = ["RestoreExecutor", "SparkExecutor"]
 
 
 class RestoreExecutor(Protocol):
-    """Prepares a restore's rows and changes; `own`: the settings of the restore."""
+    """Prepare a restore's rows and changes; `own`: the settings of the restore."""
 
     def loads(self, own: Settings, source: SnapshotSource) -> AbstractContextManager[MakeLoads]:
         """Open what turns chunks of a snapshot into loads."""
@@ -34,7 +34,7 @@ class RestoreExecutor(Protocol):
 
 
 class SparkExecutor:
-    """Prepares in Spark sessions apart from the pipeline's, which are not disturbed.
+    """Prepare in Spark sessions apart from the pipeline's, which are not disturbed.
 
     `role`: the sessions' owner.
     """

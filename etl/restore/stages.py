@@ -28,7 +28,7 @@ CHANGES = "row changes"
 
 
 class LoadSnapshot(CopyJob):
-    """Loads the snapshot, or finds it loaded."""
+    """Load the snapshot, or find it loaded."""
 
     log_bytes: int = 0
     """Bytes of the archive's files to be applied afterwards, for the progress."""
@@ -57,7 +57,7 @@ def table_progress(size: int) -> dict[str, TableProgress]:
 
 
 class _RestoreCheckpointGuard:
-    """Admits the checkpoint row that loading the snapshot has left, or this job itself.
+    """Admit the checkpoint row that loading the snapshot has left, or this job itself.
 
     See `sluice.etl.downstream.sinks.sink.CheckpointGuard`.
     """

@@ -44,7 +44,7 @@ _TRANSIENT_CONDITIONS = (
 
 
 class ErrorTranslator:
-    """Translates Spark errors into SparkError.
+    """Translate Spark errors into SparkError.
 
     Errors of unknown kind are treated as transient a few times in a row (`_MAX_DOUBTFUL_ERRORS`),
     then as permanent.

@@ -30,7 +30,7 @@ _DELIVERY_TIMEOUT_S = 600.0
 
 @dataclass(frozen=True, slots=True)
 class ServeCalls:
-    """Serves calls in one of Spark's Python workers.
+    """Serve calls in one of Spark's Python workers.
 
     It connects to the process at `host` and `port`, which knows the key, and maps by `function` the
     batches that come from there. It ends when that process closes the connection, is gone, or has

@@ -248,7 +248,7 @@ def _set(spark: Any, confs: Mapping[str, str], *, silent: bool = False) -> None:
 
 
 class Channel(DefaultChannelBuilder):  # type: ignore[misc] # pyspark has no types here
-    """Makes the channel of a session. The token is in no URL, so that no error shows it."""
+    """Make the channel of a session. The token is in no URL, so that no error shows it."""
 
     def __init__(self, server: Spark, session_id: str) -> None:
         super().__init__(

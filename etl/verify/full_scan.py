@@ -25,7 +25,7 @@ Low = list[str] | None
 
 
 class RangeBounds(Protocol):
-    """Finds keys at which ranges can be cut, as of the checkpoint.
+    """Find keys at which ranges can be cut, as of the checkpoint.
 
     Raises CopyError, BackfillError.
     """
@@ -40,7 +40,7 @@ class RangeBounds(Protocol):
 
 
 class TableSizes(Protocol):
-    """Estimates the sizes of tables. Raises CopyError."""
+    """Estimate the sizes of tables. Raises CopyError."""
 
     def sizes(self) -> Mapping[str, TableSize]:
         """Return the tables' sizes by full name."""
@@ -59,7 +59,7 @@ class ScanRange:
 
 
 class FullScan:
-    """Cuts the round through all tables into ranges; `sweep` is updated on the way.
+    """Cut the round through all tables into ranges; `sweep` is updated on the way.
 
     `merged`: the tables that are compared together, by the full name of the one that stands for
     them.

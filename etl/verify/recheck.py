@@ -43,7 +43,7 @@ class SnapshotExpired(Signal):
 
 
 class Recheck:
-    """Compares suspected rows again, and notes findings in `state`.
+    """Compare suspected rows again, and note findings in `state`.
 
     `read`: by table the newest checkpoint (TSO) at which rows were compared, how many, and their
     bytes. `compared`: how often rows could be compared; `problems`: why those of a table couldn't

@@ -25,7 +25,7 @@ _SAVE_INTERVAL_S = 2.0
 
 
 class ResultCollector:
-    """Takes results as they come. `ts`: the checkpoint (TSO) at which is read now."""
+    """Take results as they come. `ts`: the checkpoint (TSO) at which is read now."""
 
     def __init__(self, place: PipelineContext, job: Job, run: JobRun) -> None:
         self.place, self.run = place, run

@@ -134,7 +134,7 @@ _HUFFMAN = _Huffman()
 
 
 class HpackDecoder:
-    """Decodes the header blocks of one connection, in order.
+    """Decode the header blocks of one connection, in order.
 
     `max_table_size` is what our SETTINGS_HEADER_TABLE_SIZE allows the peer (4096 by default),
     `max_list_size` what our SETTINGS_MAX_HEADER_LIST_SIZE does: a byte of a block may stand for a

@@ -307,7 +307,7 @@ def _base_name(path: str) -> str:
 
 
 class CallTimeout:
-    """Calls functions in threads of their own and waits at most `seconds` for each.
+    """Call functions in threads of their own and wait at most `seconds` for each.
 
     `name` is used in errors.
     """

@@ -101,7 +101,7 @@ class Agent:
 
 
 class _SentLogs(logging.Handler):
-    """Sends log records to the caller, whose log is Airflow's."""
+    """Send log records to the caller, whose log is Airflow's."""
 
     def __init__(self, line: JsonLines) -> None:
         super().__init__()

@@ -52,7 +52,7 @@ def notified_of_waits(notify: str) -> Iterator[None]:
 
 
 class _Waits(logging.Handler):
-    """Hands records of long waits on, with the task's context."""
+    """Hand records of long waits on, with the task's context."""
 
     def __init__(self, notifier: Notifier) -> None:
         super().__init__()

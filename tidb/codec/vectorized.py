@@ -163,7 +163,7 @@ def unzigzag(raw: Words) -> Words:
 
 
 class Cursor:
-    """Walks the rows of `buffer` given by `rows` (None: all), ascending."""
+    """Walk the rows of `buffer` given by `rows` (None: all), ascending."""
 
     def __init__(self, buffer: Buffer, rows: Ints | None = None) -> None:
         self.words = buffer.words

@@ -41,7 +41,7 @@ class PDLeader(Protocol):
 
 
 class TsoStream:
-    """Hands out timestamps to many threads.
+    """Hand out timestamps to many threads.
 
     A worker thread owns the stream; it starts with the first request.
     """

@@ -74,7 +74,7 @@ class ChunkFile(io.RawIOBase):
 
 
 class SilenceGuard:
-    """Calls `cancel` when a `with` block over it lasts longer than `seconds`.
+    """Call `cancel` when a `with` block over it lasts longer than `seconds`.
 
     grpc's next() has no time-out of its own.
     """

@@ -299,7 +299,7 @@ class PumpClient:
 
 
 class _DelayedCalls:
-    """Runs functions after a delay, on one thread."""
+    """Run functions after a delay, on one thread."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, Callable[[], None]]] = []

@@ -76,7 +76,7 @@ class RangeSelector:
 
 
 class HashSelector:
-    """Selects by start_ts, so that all writers send a transaction to the same pump.
+    """Select by start_ts, so that all writers send a transaction to the same pump.
 
     A repeat goes to the next.
     """
@@ -86,7 +86,7 @@ class HashSelector:
 
 
 class ScoreSelector:
-    """Selects in proportion to the registry's scores, evenly interleaved.
+    """Select in proportion to the registry's scores, evenly interleaved.
 
     Without any score, and on repeats: one after the other.
 

@@ -136,14 +136,14 @@ def _purged_ms(host: str, tls: TLS | None) -> int:
 
 
 class PullFollower:
-    """Follows a pump's stream a few windows ahead, and so computes bounds for the next window.
+    """Follow a pump's stream a few windows ahead, and so compute bounds for the next window.
 
     Only timestamps and sizes are kept. While it is far enough ahead the stream stands still.
     Thread-safe.
     """
 
     def __init__(self, reader: PumpReader, lo: int, max_transactions: int, max_bytes: int) -> None:
-        """Begins after `lo` (TSO).
+        """Begin after `lo` (TSO).
 
         The reader is the follower's from now on. Raises what check_not_purged raises.
         """

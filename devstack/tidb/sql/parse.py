@@ -96,7 +96,7 @@ def _unescaped(word: str) -> str:
 
 
 class Parser:
-    """Walks over the words of one statement."""
+    """Walk over the words of one statement."""
 
     def __init__(self, text: str) -> None:
         self._text = text

@@ -142,7 +142,7 @@ def _number(parser: Parser) -> int:
 
 
 class Executor:
-    """Executes one SELECT over `given`.
+    """Execute one SELECT over `given`.
 
     `scope` resolves the names of columns; `charset`: @@character_set_results.
     """

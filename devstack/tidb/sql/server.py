@@ -18,7 +18,7 @@ _QUIT, _INIT_DB, _QUERY, _PING, _RESET = 1, 2, 3, 14, 31
 
 
 class SQLServer:
-    """Listens on `host`:`port` (0: any free one) until `stop`.
+    """Listen on `host`:`port` (0: any free one) until `stop`.
 
     `tls`: offered to clients that ask.
     """

@@ -29,7 +29,7 @@ _SYSTEM_SCHEMAS = {"information_schema", "mysql"}
 
 
 class Session:
-    """Executes statements. Every method raises SQLError."""
+    """Execute statements. Every method raises SQLError."""
 
     def __init__(self, state: ClusterState, number: int) -> None:
         self.variables = Variables()

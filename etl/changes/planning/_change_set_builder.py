@@ -29,7 +29,7 @@ _KIND_COUNT = 3
 
 
 class ChangeSetBuilder:
-    """Gathers the changes between two barriers, from one or more windows."""
+    """Gather the changes between two barriers, from one or more windows."""
 
     def __init__(
         self,

@@ -18,7 +18,7 @@ _SCHEMA_PLACEHOLDER = "{schema}"
 
 @dataclass(frozen=True, slots=True)
 class _ExceptNames(NameRule):
-    """Matches every table but those of `names`, and databases that have none of them.
+    """Match every table but those of `names`, and databases that have none of them.
 
     `names`: (schema, table) in lower case.
     """
@@ -45,7 +45,7 @@ def filter_for_tables(names: Iterable[tuple[str, str]], own_schemas: Iterable[st
 
 @dataclass(frozen=True, slots=True)
 class SchemaPattern(Routes):
-    """Routes every database to the name `pattern` makes of its own: ``{schema}_restored``."""
+    """Route every database to the name `pattern` makes of its own: ``{schema}_restored``."""
 
     pattern: str = _SCHEMA_PLACEHOLDER
 
@@ -69,7 +69,7 @@ class SchemaPattern(Routes):
 
 @dataclass(frozen=True, slots=True)
 class _ExceptGlobs(NameRule):
-    """Matches tables whose ``schema.table`` fits no glob, and databases in which none could."""
+    """Match tables whose ``schema.table`` fits no glob, and databases in which none could."""
 
     globs: tuple[str, ...] = ()
 

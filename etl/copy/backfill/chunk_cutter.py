@@ -18,7 +18,7 @@ _Key = list[str] | None
 
 
 class ChunkCutter:
-    """Cuts the tables of a plan; `max_rows` returns the rows that a chunk may have now."""
+    """Cut the tables of a plan; `max_rows` returns the rows that a chunk may have now."""
 
     def __init__(
         self,

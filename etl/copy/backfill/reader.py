@@ -117,7 +117,7 @@ def _session_of(address: TidbAddress) -> Iterator[TidbSession]:
 
 @dataclass(frozen=True, slots=True)
 class ReadChunks:
-    """Reads chunks in Spark's Python workers; requests and results are JSON texts."""
+    """Read chunks in Spark's Python workers; requests and results are JSON texts."""
 
     address: dict[str, Any]
     relay_url: str

@@ -55,7 +55,7 @@ _COUNTERS = (
 
 
 class SparkChunkReader:
-    """Reads chunks on a Spark Connect server."""
+    """Read chunks on a Spark Connect server."""
 
     def __init__(self, place: SessionTarget, address: TidbAddress) -> None:
         """Create the Spark chunk reader; `place`: on the relay log, where the rows go."""

@@ -56,7 +56,7 @@ _HASH = Column(
 
 
 class ColumnConverter:
-    """Converts the columns of DDL jobs in one session.
+    """Convert the columns of DDL jobs in one session.
 
     Every method raises DownstreamError; UnconvertibleError before anything changed.
     """

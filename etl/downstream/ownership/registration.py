@@ -36,7 +36,7 @@ _REPORT_INTERVAL_S = 30.0
 
 
 class RegistryHeartbeat:
-    """Registers at once and then every second, from a thread of its own.
+    """Register at once and then every second, from a thread of its own.
 
     Trouble is logged and never stops landing.
     """
@@ -102,7 +102,7 @@ class RegistryHeartbeat:
 
 
 class _NotifyDelegate:
-    """Finds a pump that answers `Notify` in the pipeline's place, as Sluice's do."""
+    """Find a pump that answers `Notify` in the pipeline's place, as Sluice's do."""
 
     def __init__(self, registry: Registry, tls: TLS | None) -> None:
         self._registry = registry

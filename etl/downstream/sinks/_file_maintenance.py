@@ -20,7 +20,7 @@ _TEMPORARY_SUFFIX = ".tmp"
 
 
 class FileMaintenance:
-    """Works in a thread of its own, on files that are no longer written: never on the newest.
+    """Work in a thread of its own, on files that are no longer written: never on the newest.
 
     Errors are logged and the work is retried the next time. At most one thread a folder: the
     process that uses it holds the folder's lock.

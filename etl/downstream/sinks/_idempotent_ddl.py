@@ -26,7 +26,7 @@ _REPLACED_PREFIX = "replaced-"  # begins the marker of a DDL that an operator re
 
 
 class IdempotentDdl:
-    """Executes DDL steps.
+    """Execute DDL steps.
 
     What they leave to be committed shares its transaction with the checkpoint behind them.
     """

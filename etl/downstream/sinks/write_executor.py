@@ -34,7 +34,7 @@ _BEFORE_TABLE = "sluice_before"
 
 
 class WriteExecutor:
-    """Writes through one session, in whatever transaction is open there."""
+    """Write through one session, in whatever transaction is open there."""
 
     def __init__(
         self, session: MySQLSession, afterwards: str = "Nothing of this batch was committed"

@@ -30,7 +30,7 @@ _ABANDON_TIMEOUT_S = 20.0
 
 
 class SegmentBuilder(Protocol):
-    """Makes segments: Spark's workers, or this process."""
+    """Make segments: Spark's workers, or this process."""
 
     def connect(self) -> None:
         """Prepare to `run`."""
@@ -49,7 +49,7 @@ class SegmentBuilder(Protocol):
 
 
 class SparkSegmentBuilder(JobCalls):
-    """Runs jobs of one function on a Spark Connect server."""
+    """Run jobs of one function on a Spark Connect server."""
 
     def __init__(
         self, place: SessionTarget, function: WorkerFunction, tasks: pa.Schema = TASK_SCHEMA

@@ -89,7 +89,7 @@ def archive_through(
 
 
 class Archiver:
-    """Archives pass by pass, with one warm Spark session. `close` when done."""
+    """Archive pass by pass, with one warm Spark session. `close` when done."""
 
     def __init__(
         self,

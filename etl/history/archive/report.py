@@ -68,7 +68,7 @@ class ArchiveSummary:
 
 
 class ArchiveProgressLog:
-    """Logs every few seconds what was archived since the last line."""
+    """Log every few seconds what was archived since the last line."""
 
     def __init__(self) -> None:
         self._begin()

@@ -21,7 +21,7 @@ _READ_BYTES = 2**20
 
 @dataclass(frozen=True, slots=True)
 class ReadSegments:
-    """Runs in Spark's Python workers: read the segments of its rows.
+    """Run in Spark's Python workers: read the segments of its rows.
 
     The rows are in TASK_SCHEMA. For each a row in TEXTS results: a JSON list of the
     segment's faults.

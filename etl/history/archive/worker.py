@@ -35,7 +35,7 @@ size of the relay log's parts it is made of.
 
 @dataclass(frozen=True, slots=True)
 class BuildSegments:
-    """Runs in Spark's Python workers: make a segment for each of its rows.
+    """Run in Spark's Python workers: make a segment for each of its rows.
 
     The rows are in TASK_SCHEMA, the segments JSON in TEXTS. Nothing of a segment is in
     here, so that it is the same object from job to job.
@@ -94,7 +94,7 @@ def build_segment(work: BuildSegments, task: Mapping[str, Any], token: str) -> d
 
 
 class _TeeToLake:
-    """Gives the lake's writer what the log's has read. `ms`: how long the lake took."""
+    """Give the lake's writer what the log's has read. `ms`: how long the lake took."""
 
     def __init__(self, writer: LakeWriter, windows: Sequence[WindowRecord]) -> None:
         self._writer = writer

@@ -31,7 +31,7 @@ class AggregateResult(NamedTuple):
 
 
 class Aggregation(Protocol):
-    """Makes results of the rows of one bucket."""
+    """Make results of the rows of one bucket."""
 
     def __call__(self, family: TableGroup, found: Results) -> Iterator[AggregateResult]: ...
 

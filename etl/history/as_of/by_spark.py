@@ -37,7 +37,7 @@ _JOB_TIMEOUT_S = 3600.0
 
 
 class SparkExecution:
-    """Runs plans on a Spark Connect server."""
+    """Run plans on a Spark Connect server."""
 
     def __init__(self, server: Spark, archive_url: str, inline_bytes: int = INLINE_BYTES) -> None:
         self._place = SessionTarget(server, BATCH, archive_url)

@@ -51,7 +51,7 @@ _SET_STRICT_MODE = b"SET sql_mode = CONCAT(@@sql_mode, ',STRICT_ALL_TABLES');\n"
 
 
 class TableOutput(Protocol):
-    """Receives the rows of one table."""
+    """Receive the rows of one table."""
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Write some rows, in the schema that the output was made for."""
@@ -108,7 +108,7 @@ def _csv_column(column: pa.Array) -> pa.Array:
 
 
 class _SqlOutput:
-    """Writes INSERT statements for an existing table, without columns that it computes itself."""
+    """Write INSERT statements for an existing table, without columns that it computes itself."""
 
     def __init__(self, sink: BinaryIO, schema: pa.Schema, table: Table) -> None:
         self._sink = sink

@@ -28,7 +28,7 @@ ERROR_MARK = "as of: "
 
 @dataclass(frozen=True, slots=True)
 class Shuffle:
-    """Runs in Spark's Python workers: tasks become PIECES."""
+    """Run in Spark's Python workers: tasks become PIECES."""
 
     plan: TimeTravelPlan
 
@@ -41,7 +41,7 @@ class Shuffle:
 
 @dataclass(frozen=True, slots=True)
 class Aggregate:
-    """Runs in Spark's Python workers: pieces, bucket after bucket, become RESULTS."""
+    """Run in Spark's Python workers: pieces, bucket after bucket, become RESULTS."""
 
     plan: TimeTravelPlan
     finish: Aggregation

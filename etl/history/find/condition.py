@@ -108,7 +108,7 @@ class RowCondition:
 
 
 class _Parser:
-    """Reads a condition by descent: OR, AND, NOT, comparison."""
+    """Read a condition by descent: OR, AND, NOT, comparison."""
 
     def __init__(self, text: str) -> None:
         self._tokens = list(_tokens(text))

@@ -41,7 +41,7 @@ _MAX_STATEMENT_CHARS = 2_000
 
 
 class ChangeCondition(Protocol):
-    """Takes the row changes that a search wants."""
+    """Take the row changes that a search wants."""
 
     columns: frozenset[str]
     """The columns that the condition names, in lower case."""
@@ -51,7 +51,7 @@ class ChangeCondition(Protocol):
 
 
 class WindowSearch:
-    """Looks through windows for what a query wants. Raises ConditionError."""
+    """Look through windows for what a query wants. Raises ConditionError."""
 
     def __init__(
         self, storage: Storage, query: SearchQuery, check: Callable[[], None] = lambda: None

@@ -42,7 +42,7 @@ class LakeFileSpec:
 
 
 class LakeFileWriter:
-    """Writes a file, a row group at a time. It is seen, whole, when `publish` has returned."""
+    """Write a file, a row group at a time. It is seen, whole, when `publish` has returned."""
 
     def __init__(self, storage: Storage, place: LakeFileSpec, first: pa.Table) -> None:
         """Create the file; `first` has rows of the first row group.

@@ -51,7 +51,7 @@ class _PendingRows:
 
 
 class LakeWriter:
-    """Writes the lake's files of one segment, one a table, version and UTC day.
+    """Write the lake's files of one segment, one a table, version and UTC day.
 
     Used as a context: what isn't finished when it ends leaves no file behind. Files are seen once
     `finish` has returned.

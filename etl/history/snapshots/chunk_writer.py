@@ -56,7 +56,7 @@ def parse_written(texts: Sequence[str]) -> WrittenFiles:
 
 @dataclass(frozen=True, slots=True)
 class WriteChunks:
-    """Writes chunks in Spark's Python workers; orders and results are JSON texts."""
+    """Write chunks in Spark's Python workers; orders and results are JSON texts."""
 
     spec: dict[str, Any]
     archive_url: str

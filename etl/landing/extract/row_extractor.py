@@ -88,7 +88,7 @@ class ExtractTotals:
 
 
 class RowExtractor:
-    """Explodes the transactions of one pump, in ascending commit_ts.
+    """Explode the transactions of one pump, in ascending commit_ts.
 
     `pump` is only used in errors.
     """

@@ -28,7 +28,7 @@ class TableRows(NamedTuple):
 
 
 class TableTally:
-    """Adds up batch by batch, in whole arrays: a batch may have rows of thousands of tables."""
+    """Add up batch by batch, in whole arrays: a batch may have rows of thousands of tables."""
 
     def __init__(self) -> None:
         self._found: list[Ints] = []

@@ -35,7 +35,7 @@ STATS_SCHEMA = pa.schema([pa.field("stats", pa.string())])
 
 @dataclass(frozen=True, slots=True)
 class LandRanges:
-    """Writes a part for each of its rows, which are in TASK_SCHEMA, and yields statistics.
+    """Write a part for each of its rows, which are in TASK_SCHEMA, and yield statistics.
 
     It runs in Spark's Python workers. Of small ranges that come together it writes one part, which
     the first one's statistics have: a file costs more than what is in it. Nothing of a window is

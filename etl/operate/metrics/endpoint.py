@@ -22,7 +22,7 @@ _REQUEST_TIMEOUT_S = 30.0
 
 
 class MetricsEndpoint:
-    """Listens once it is made; `close` ends it. Raises OSError if the address is taken."""
+    """Listen once it is made; `close` ends it. Raises OSError if the address is taken."""
 
     def __init__(self, gatherer: PipelineCollector, host: str, port: int) -> None:
         """Create the metrics endpoint; `port`: 0 for any that is free."""

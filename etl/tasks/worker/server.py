@@ -73,7 +73,7 @@ _MAX_BUFFERED_LINES = 1_000
 
 
 class _LogBuffer(logging.Handler):
-    """Keeps log records until a task reads them; the oldest goes first."""
+    """Keep log records until a task reads them; the oldest goes first."""
 
     def __init__(self, on_record: Callable[[], None]) -> None:
         super().__init__()
