@@ -93,16 +93,23 @@ class PumpBounds:
     def digest(self, pump: NodeStatus, lo: int, hi: int) -> tuple[int, bytes] | None:
         """Return how many transactions a pump has in (lo, hi] (TSO), and a digest of them.
 
-        None if it has removed them, or is an older pump that has no digests. Raises
-        PumpUnavailableError.
+        None if it has removed them, can't read one of them, or is an older pump that has no
+        digests. Raises PumpUnavailableError.
         """
+        import grpc
+
         from sluice.tidb import PumpReadError
+        from sluice.tidb.rpc import status
 
         try:
             _, transactions, digest = self._sluice_reader(pump).digest(lo, hi)
         except PumpReadError as error:
             found = self.read_error(pump, lo, error)
-            if error.unimplemented or not isinstance(found, PumpUnavailableError):
+            # What is landed isn't wanted of this pump: a record there that it can't read does no
+            # harm.
+            is_unreadable = status(error.__cause__ or error) == grpc.StatusCode.DATA_LOSS
+            is_gone = error.unimplemented or not isinstance(found, PumpUnavailableError)
+            if is_gone or is_unreadable:
                 log.info("captured range not compared pump=%s reason=%r", pump.node_id, str(error))
                 return None
             raise found from error

@@ -35,7 +35,7 @@ class WindowPump(pb_grpc.window.WindowServicer, pb_grpc.pump.PumpServicer):
     def __init__(self, node_id, rows=(), state="online"):
         self.rows = list(rows)
         self.stuck_at = None
-        self.is_original = self.sends_windows = False
+        self.is_original = self.sends_windows = self.is_damaged = False
         self.purged_through = 0
         self.share = ""
         self.late = []  # (commit_ts, start_ts)
@@ -118,6 +118,8 @@ class WindowPump(pb_grpc.window.WindowServicer, pb_grpc.pump.PumpServicer):
         hi = min(request.hi, self.stuck_at or request.hi)
         if request.lo < self.purged_through:
             context.abort(grpc.StatusCode.OUT_OF_RANGE, "purged")
+        if self.is_damaged:
+            context.abort(grpc.StatusCode.DATA_LOSS, "a record can't be read")
         transactions, digest = digest_of(
             batch_of([row]) for row in self.rows if request.lo < row[0] <= hi
         )

@@ -155,6 +155,16 @@ def test_contents_are_compared_where_the_pump_sent_them_with_its_answer(world):
     assert planner.plan(4).transactions == 2
 
 
+def test_a_replica_that_cannot_read_what_is_landed_already_is_read_from_there_on(world):
+    first = world.captures("a", [(5, 1, b"x")])
+    planner = world.planner()
+    landed = planner.plan(4).hi
+    second = world.captures("b", [(5, 1, b"x")])
+    second.is_damaged = True
+    first.stop()
+    assert planner.plan(landed, empty_now=True).hi > landed
+
+
 def test_a_replica_is_compared_once_it_has_come_as_far_as_the_one_before(world):
     first = world.captures("a", [(5, 1, b"x"), (7, 6, b"y")])
     planner = world.planner()
