@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import secrets
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -52,28 +54,48 @@ class TaskFrame:
         return frame.mapInArrow(self._function, self._results)
 
 
+@contextlib.contextmanager
+def tagged(spark: Any, tag: str) -> Iterator[None]:
+    """Give the jobs that this thread begins meanwhile a tag, and the name of the session's work.
+
+    Spark shows the tags with each job: `sluice apply at s3://bucket/relay`.
+    """
+    name = getattr(spark, "sluice_name", "")
+    tags = [tag, name] if name else [tag]
+    for each in tags:
+        spark.addTag(each)
+    try:
+        yield
+    finally:
+        for each in tags:
+            spark.removeTag(each)
+
+
 def stream(spark: Any, frame: Any, timeout_s: float) -> Iterator[pa.RecordBatch]:
     """Yield the rows of `frame` as they come.
 
-    A job that lets `timeout_s` pass between two batches is interrupted. Raises SparkJobTimeout for
-    such a one, and Spark's errors; see `sluice.etl.spark.error_translation.ErrorTranslator`.
+    A job that lets `timeout_s` pass between two batches is interrupted, and no other job of the
+    session. Raises SparkJobTimeout for such a one, and Spark's errors; see
+    `sluice.etl.spark.error_translation.ErrorTranslator`.
     """
     # DataFrame.toArrow would gather everything, and ask the server for a schema that is known.
     tables = spark.client.to_table_as_iterator(
         frame._plan.to_proto(spark.client), frame._plan.observations
     )
     silent = threading.Event()
+    tag = f"job-{secrets.token_hex(6)}"
 
     def give_up() -> None:
         silent.set()
-        spark.interruptAll()
+        spark.interruptTag(tag)
 
     while True:
         timer = threading.Timer(timeout_s, give_up)
         timer.daemon = True
         timer.start()
         try:
-            table = next(tables, None)
+            with tagged(spark, tag):
+                table = next(tables, None)
         except (PySparkException, grpc.RpcError) as error:
             if silent.is_set():
                 raise SparkJobTimeout(

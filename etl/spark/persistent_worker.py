@@ -28,7 +28,7 @@ from sluice.etl.settings import Spark
 from sluice.etl.spark import session as spark_session
 from sluice.etl.spark._line import ALIVE, BATCH, CALL, END, FAILED, WorkerConnection
 from sluice.etl.spark.errors import SlowWorkerError, SparkError, parse_worker_error
-from sluice.etl.spark.job import TaskFrame
+from sluice.etl.spark.job import TaskFrame, tagged
 from sluice.etl.spark.persistent_worker_task import IDLE_TIMEOUT_S, ServeCalls
 from sluice.etl.spark.worker_tuning import TEXTS
 
@@ -234,11 +234,11 @@ class _WorkerJob:
     def _run(self) -> None:
         client = self._spark.client
         try:
-            self._spark.addTag(self._tag)
-            for _ in client.to_table_as_iterator(
-                self._frame._plan.to_proto(client), self._frame._plan.observations
-            ):
-                pass
+            with tagged(self._spark, self._tag):
+                for _ in client.to_table_as_iterator(
+                    self._frame._plan.to_proto(client), self._frame._plan.observations
+                ):
+                    pass
         except Exception as error:  # the next caller finds no worker
             report = parse_worker_error(str(error))
             self.failure = (

@@ -100,7 +100,13 @@ def connect(place: SessionTarget, timeout_s: float = 60.0) -> SparkSession:
             lease.release()
         raise
     spark.sluice_lease = lease
+    spark.sluice_name = _work_name(place)
     return spark
+
+
+def _work_name(place: SessionTarget) -> str:
+    """Return the tag that names a session's jobs; tags have no commas."""
+    return f"sluice {place.role} at {place.url.partition('?')[0]}".replace(",", "_")
 
 
 def attach(

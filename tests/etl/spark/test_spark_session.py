@@ -11,7 +11,8 @@ import pytest
 from sluice.etl.settings import Spark
 from sluice.etl.spark.errors import SparkJobTimeout, SparkUnavailableError
 from sluice.etl.spark.job import stream
-from sluice.etl.spark.session import attach, close, interrupt_all, session_id
+from sluice.etl.spark.session import attach, close, connect, interrupt_all, session_id
+from sluice.etl.spark.session_target import SessionTarget
 
 ENDLESS = """
 import sys
@@ -124,6 +125,61 @@ def test_a_job_that_gives_nothing_more_is_given_up_with_a_word_on_executors(spar
     ) as caught:
         list(stream(spark, frame, 1.0))
     assert "has executors" in caught.value.hint
+    close(spark)
+
+
+def test_a_job_that_is_given_up_ends_no_other_of_its_session(spark_remote, tmp_path):
+    mark = str(tmp_path / "ended")
+
+    def until_the_other_is_over(batches):
+        import os
+        import time
+
+        while not os.path.exists(mark):
+            time.sleep(0.05)
+        yield from batches
+
+    def forever(batches):
+        import time
+
+        yield from batches
+        time.sleep(600)
+
+    spark = attach(Spark(spark_remote), "two jobs", timeout_s=120)
+    patient, rows = spark.range(1).mapInArrow(until_the_other_is_over, "id long"), []
+    thread = threading.Thread(target=lambda: rows.extend(stream(spark, patient, 120.0)))
+    thread.start()
+    with pytest.raises(SparkJobTimeout):
+        list(stream(spark, spark.range(1).mapInArrow(forever, "id long"), 1.0))
+    (tmp_path / "ended").touch()
+    thread.join(120)
+    assert [batch.num_rows for batch in rows] == [1]
+    close(spark)
+
+
+def test_a_job_is_named_by_what_it_is_for_and_where(spark_remote, tmp_path):
+    place = SessionTarget(Spark(spark_remote), "land", f"{tmp_path.as_uri()}/a,b?region=x")
+    spark, failed = connect(place), []
+
+    def run():
+        def forever(batches):
+            import time
+
+            time.sleep(600)
+            yield from batches
+
+        try:
+            list(stream(spark, spark.range(1).mapInArrow(forever, "id long"), 600.0))
+        except Exception as error:
+            failed.append(str(error))
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    while not spark.interruptTag(f"sluice land at {tmp_path.as_uri()}/a_b"):
+        assert thread.is_alive()
+        time.sleep(0.1)
+    thread.join(120)
+    assert failed and "OPERATION_CANCELED" in failed[0].upper()
     close(spark)
 
 
