@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Iterable
+from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from typing import NamedTuple, Self
 
@@ -23,10 +25,12 @@ __all__ = [
     "full_name",
     "names_table",
     "schema_fits",
+    "suggestion",
 ]
 
 _PART = r"`(?:[^`]|``)+`|[^`.][^.]*"
 _PAIR = re.compile(rf"({_PART})\.({_PART})", re.DOTALL)
+_MAX_SUGGESTIONS = 3
 _EXACTLY = str.maketrans({"*": "[*]", "?": "[?]", "[": "[[]"})
 
 
@@ -93,6 +97,20 @@ def schema_fits(schema: str, glob: str) -> bool:
     return (
         fnmatchcase(schema, begin + star) if star else fnmatchcase(schema, glob.partition(".")[0])
     )
+
+
+def suggestion(glob: str, known: Iterable[str]) -> str:
+    """Return `; did you mean shop.orders?` for a name that nothing fits; "" if nothing is alike.
+
+    `known`: the texts of the tables that there are.
+    """
+    by_folded = {name.casefold(): name for name in sorted(known)}
+    bare = {name.partition(".")[2]: name for name in by_folded}
+    alike = get_close_matches(glob.casefold(), by_folded, _MAX_SUGGESTIONS, 0.8)
+    found = [by_folded[name] for name in alike]
+    if not found and glob.casefold() in bare:  # its database was left out
+        found = [by_folded[bare[glob.casefold()]]]
+    return f"; did you mean {' or '.join(found)}?" if found else ""
 
 
 def exactly(name: str) -> str:

@@ -15,7 +15,7 @@ from sluice.etl.copy.source import RowSource, SourceChunk
 from sluice.relay.json_codec import JsonDocument
 from sluice.tidb import tso
 from sluice.tidb.schema import Table
-from sluice.tidb.table_name import fits, full_name
+from sluice.tidb.table_name import fits, full_name, suggestion
 
 _LARGE_CHUNK_BYTES = 128 << 20
 _ESTIMATED_BYTES_PER_S = 30_000_000
@@ -144,6 +144,7 @@ class _CopyPlanner:
             if not any(fits(t.full_name, glob) for t in chosen):
                 self._problems.append(
                     f"--table {glob}: no table of the source that the rules want has such a name"
+                    f"{suggestion(glob, [t.full_name for t in there])}"
                 )
         if not chosen and not self._problems:
             self._problems.append(

@@ -14,6 +14,7 @@ from sluice.etl.settings import Settings
 from sluice.relay.jobs import with_landed_end
 from sluice.relay.json_codec import JsonDocument
 from sluice.tidb import tso
+from sluice.tidb.table_name import suggestion
 
 __all__ = ["FilesPlan", "plan_files"]
 
@@ -98,8 +99,10 @@ def _plan_from(past: RestoreSources, request: FilesRequest) -> tuple[FilesPlan, 
 
 def _problems(lineage: TableLineage, family: RestoreGroup, request: FilesRequest) -> list[str]:
     found = [*lineage.problems]
+    known = [table.full_name for table in lineage.now.values()]
     found += [
-        f"{glob}: no table had such a name then" for glob in unmatched(request.tables, family)
+        f"{glob}: no table had such a name then{suggestion(glob, known)}"
+        for glob in unmatched(request.tables, family)
     ]
     found += [
         f"{lineage.unknown[i].full_name}: no snapshot holds its rows"

@@ -27,7 +27,7 @@ from sluice.etl.settings import Settings
 from sluice.relay.jobs import Jobs, with_landed_end
 from sluice.tidb import tso
 from sluice.tidb.folded import folded
-from sluice.tidb.table_name import exactly, fits, full_name
+from sluice.tidb.table_name import exactly, fits, full_name, suggestion
 
 __all__ = ["plan_restore"]
 
@@ -121,6 +121,7 @@ class _RestorePlanner:
         for glob in unmatched(self._request.tables, family):
             self._problems.append(
                 f"--table {glob}: no table had such a name at {tso.text(self._request.until)}"
+                f"{suggestion(glob, (t.full_name for t in lineage.now.values()))}"
             )
         if not family.asked and not self._problems:
             self._problems.append(f"there was no table at {tso.text(self._request.until)}")

@@ -11,7 +11,15 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from sluice.tidb.table_name import TableName, TableNameError, exactly, fits, full_name, schema_fits
+from sluice.tidb.table_name import (
+    TableName,
+    TableNameError,
+    exactly,
+    fits,
+    full_name,
+    schema_fits,
+    suggestion,
+)
 
 ROOT = Path(__file__).parents[2]
 ROOMS = (
@@ -106,7 +114,7 @@ def _modules() -> list[Path]:
 
 def test_no_code_takes_a_name_apart_as_text() -> None:
     others = re.compile(
-        r"/codec/|/conversion/|_row_images|_dump_fi|store_connection|version_check|files_folder|iceberg|debezium_types"
+        r"/codec/|/conversion/|_row_images|_dump_fi|store_connection|version_check|files_folder|iceberg|debezium_types|debezium_avro|avro_binary"
     )
     parting = re.compile(r"""\.r?(split|partition)\(\s*["']\.["']""")
     found = [
@@ -134,3 +142,18 @@ def test_no_code_puts_a_name_together_as_text() -> None:
         for match in joined.finditer(path.read_text())
     ]
     assert not found, "full_name puts a table's name together"
+
+
+@pytest.mark.parametrize(
+    ("typed", "expected"),
+    [
+        ("bank.leger", "; did you mean bank.ledger?"),
+        ("BANK.LEDGER", "; did you mean bank.ledger?"),
+        ("ledger", "; did you mean bank.ledger?"),
+        ("shop.Order", "; did you mean shop.Orders?"),
+        ("nothing.like_it", ""),
+        ("*.x?", ""),
+    ],
+)
+def test_a_mistyped_name_is_answered_with_those_that_are_alike(typed: str, expected: str) -> None:
+    assert suggestion(typed, ["bank.ledger", "shop.Orders", "crm.person"]) == expected

@@ -19,7 +19,7 @@ from sluice.relay.aligned_chunks import COMPARE, MISSING
 from sluice.relay.json_codec import JsonDocument
 from sluice.tidb.folded import folded
 from sluice.tidb.schema import Table
-from sluice.tidb.table_name import fits, full_name
+from sluice.tidb.table_name import fits, full_name, suggestion
 
 MAX_KEYLESS_BYTES = 64 << 20
 """A table without a key is one chunk, for which applying waits: larger ones are refused."""
@@ -168,7 +168,10 @@ class _BackfillPlanner:
                 t for t in definitions.tables if t.is_base_table and fits(t.full_name, glob)
             ]
             if not matching:
-                self._problems.append(f"--table {glob}: TiDB has no table of such a name now")
+                known = [t.full_name for t in definitions.tables if t.is_base_table]
+                self._problems.append(
+                    f"--table {glob}: TiDB has no table of such a name now{suggestion(glob, known)}"
+                )
             wanted = [t for t in matching if self._filters.wants_table(t.schema_name, t.name)]
             for table in matching:
                 if table not in wanted and not any(sign in glob for sign in "*?["):

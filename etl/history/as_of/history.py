@@ -18,7 +18,7 @@ from sluice.tidb.ddl_job import DdlJob
 from sluice.tidb.folded import folded
 from sluice.tidb.history import SYSTEM_SCHEMAS
 from sluice.tidb.schema import Table
-from sluice.tidb.table_name import fits
+from sluice.tidb.table_name import fits, suggestion
 
 
 @dataclass(slots=True)
@@ -62,7 +62,8 @@ class SchemaChangeLog:
             matched = {full: t for full, t in there.items() if fits(folded(full), folded(name))}
             if not matched:
                 raise AsOfError(
-                    f"no table {name} at {tso.text(moment)}{self._hint(name, moment)}",
+                    f"no table {name} at {tso.text(moment)}{suggestion(name, there)}"
+                    f"{self._hint(name, moment)}",
                     hint=_unknown_table_hint(name),
                 )
             found |= matched

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from difflib import get_close_matches
 
 from sluice.etl.changes.planning import WindowPayload
 from sluice.etl.changes.rules import Filter, is_internal_table, only_tables
@@ -11,11 +10,9 @@ from sluice.etl.history.errors import FindError
 from sluice.etl.history.history_log import HistoryLog
 from sluice.tidb import tso
 from sluice.tidb.id_maps import names_by_id
-from sluice.tidb.table_name import full_name
+from sluice.tidb.table_name import full_name, suggestion
 
 __all__ = ["check_table_globs"]
-
-_MAX_SUGGESTIONS = 3
 
 
 def check_table_globs(past: HistoryLog, globs: Sequence[str]) -> None:
@@ -41,13 +38,9 @@ def check_table_globs(past: HistoryLog, globs: Sequence[str]) -> None:
                         if not one.wants_table(schema_name, name)
                     }
     for glob in left:
-        alike = get_close_matches(glob, sorted(known), _MAX_SUGGESTIONS)
         raise FindError(
             f"no table {glob} has rows or DDL in what was committed after"
-            f" {tso.time_text(past.first)} through {tso.time_text(past.last)}",
-            hint=(
-                f"look for {' or '.join(alike)}"
-                if alike
-                else "name it schema.table, * and ? stand for others"
-            ),
+            f" {tso.time_text(past.first)} through {tso.time_text(past.last)}"
+            f"{suggestion(glob, known)}",
+            hint="name it schema.table, * and ? stand for others",
         )

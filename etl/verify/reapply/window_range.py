@@ -12,7 +12,7 @@ from sluice.relay import RelayError, RelayLog, WindowRecord
 from sluice.tidb import tso
 from sluice.tidb.ddl_job import DdlJob
 from sluice.tidb.schema import Table
-from sluice.tidb.table_name import fits
+from sluice.tidb.table_name import fits, suggestion
 
 
 @dataclass(slots=True)
@@ -125,6 +125,7 @@ def unmatched(globs: Iterable[str], found: ReplayWindows) -> list[str]:
     """Return a problem for each glob that no table of the range fits."""
     return [
         f"--table {glob}: no such table that the rules want changed in this range"
+        f"{suggestion(glob, found.tables)}"
         for glob in globs
         if not any(fits(name, glob) for name in found.tables)
     ]

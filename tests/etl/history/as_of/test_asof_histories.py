@@ -15,7 +15,7 @@ import pytest
 from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 
-from sluice.etl.history.as_of import AsOfError, planning, run_locally
+from sluice.etl.history.as_of import AsOfError, read_planner, run_locally
 from sluice.etl.history.as_of.aggregations import CollectDiff, from_ipc
 from sluice.etl.history.as_of.diff import CHANGE_COLUMN, CHANGED, DELETED, INSERTED
 from sluice.etl.history.as_of.query_planner import plan_query
@@ -29,7 +29,7 @@ _QUICK = settings(max_examples=8, deadline=None, phases=[Phase.explicit, Phase.g
 
 def small_portions(changes: int) -> object:
     """So many changes a portion at most, and so several workers' portions of a small history."""
-    return mock.patch.object(planning, "_MAX_TASK_CHANGES", changes)
+    return mock.patch.object(read_planner, "_MAX_TASK_CHANGES", changes)
 
 
 @_QUICK

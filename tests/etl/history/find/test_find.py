@@ -343,10 +343,14 @@ def test_the_command_shows_times_in_a_zone_and_json_for_scripts(
     assert ran("--where", "no such")[0] == 1
     code, _, err = ran("--table", "bank.leger")
     assert (
-        code == 1 and "no table bank.leger has rows or DDL" in err and "look for bank.ledger" in err
+        code == 1
+        and "no table bank.leger has rows or DDL" in err
+        and "did you mean bank.ledger?" in err
+        and "no table bank.leger has rows or DDL" in err
+        and "did you mean bank.ledger?" in err
     )
     code, out, err = ran("--table", "ledger", "--table", "bank.ledger", "--kind", "drop")
-    assert code == 1 and "no table ledger " in err and "look for bank.ledger" in err
+    assert code == 1 and "no table ledger " in err and "did you mean bank.ledger?" in err
     code, out, err = ran("--table", "bank.ledger", "--kind", "drop")
     assert (code, out) == (0, "")
     wanted = ("--table", "bank.cart", "--kind", "delete", "--limit", "1000", "--json")
