@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import datetime
+import functools
+from collections.abc import Callable
 from typing import Any
 
 from sluice.etl.changes.messages import Message
 from tests.etl.changes.messages.avro_reader import record_of
 from tests.etl.changes.messages.debezium_reader import DebeziumReader
 from tests.etl.changes.messages.recorded_messages import Change, Row, meaning
+from tests.etl.changes.messages.schema_ids import registered_schema
 
 _OPS = {"c": "insert", "u": "update", "d": "delete"}
 _EPOCH = datetime.datetime(1970, 1, 1)
@@ -40,7 +43,8 @@ _MICROS = {"Timestamp": 1000, "MicroTimestamp": 1}
 class DebeziumAvroReader:
     """Read messages in order; a tombstone must follow its delete."""
 
-    def __init__(self) -> None:
+    def __init__(self, schema_of: Callable[[int], Any] = registered_schema) -> None:
+        self._schema_of = functools.cache(schema_of)
         self.kinds: dict[str, dict[str, str]] = {}
         """Kinds of each table's columns."""
         self.columns: dict[str, str] = {}
@@ -53,7 +57,7 @@ class DebeziumAvroReader:
             self._deleted = None
             return None
         assert self._deleted is None, "a delete without a tombstone"
-        document, envelope = record_of(message.value)
+        document, envelope = record_of(message.value, self._schema_of)
         assert document["connect.name"].endswith(".Envelope")
         source = envelope["source"]
         assert source["commit_ts"] == message.commit_ts
@@ -72,7 +76,7 @@ class DebeziumAvroReader:
         if envelope["op"] == "d":
             self._deleted = message.key
         if message.key is not None:
-            _, key = record_of(message.key)
+            _, key = record_of(message.key, self._schema_of)
             assert key.keys() <= before_or_after(envelope).keys()
         return Change(_OPS[envelope["op"]], table, old, new)
 

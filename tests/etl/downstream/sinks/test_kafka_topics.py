@@ -24,6 +24,8 @@ from sluice.etl.downstream.sinks import ApplyError, read_checkpoint
 from sluice.etl.downstream.sinks.kafka import KafkaSink, is_unused, sent_through
 from sluice.etl.settings import Apply, Downstream, Kafka, Relay, Settings, Upstream
 from sluice.relay import RelayLog
+from tests.etl.changes.messages.avro_reader import AvroReader
+from tests.etl.changes.messages.debezium_avro_reader import DebeziumAvroReader
 from tests.etl.changes.messages.readers import READERS
 from tests.etl.changes.messages.recorded_messages import (
     messages_of,
@@ -32,6 +34,7 @@ from tests.etl.changes.messages.recorded_messages import (
     snapshot_ts,
 )
 from tests.etl.downstream.sinks.kafka_topic import broker, needs_broker, read_topics  # noqa: F401
+from tests.etl.downstream.sinks.registry import running_registry
 from tests.etl.killed_writer import ON_BATCH, ends_by_itself
 from tests.etl.preparing import local_preparer
 from tests.etl.relay_from_recording import RECORDINGS, land
@@ -183,6 +186,26 @@ def test_the_topics_of_all_tables_rebuild_them(
     label = {"shop": "b_mid", "ddl": "a_two_items"}[recording]
     found = rebuilt(map(reader.read, merged(row_topics(options))))
     assert found == snapshot_rows(RECORDINGS / recording, label, reader, relays[recording])
+
+
+@pytest.mark.parametrize(
+    ("name", "new_reader"), [("avro", AvroReader), ("debezium-avro", DebeziumAvroReader)]
+)
+def test_each_table_has_its_subjects_in_the_registry_and_its_topic_rebuilds_it(
+    name: str,
+    new_reader: type[AvroReader | DebeziumAvroReader],
+    relays: dict[str, RelayLog],
+    options: Kafka,
+) -> None:
+    with running_registry() as registry:
+        options = replace(options, format=name, registry_url=registry.url)
+        applied(relays["shop"], options)
+        reader = new_reader(lambda schema_id: json.loads(registry.text(schema_id)))
+        found = rebuilt(map(reader.read, merged(row_topics(options))))
+        expected = snapshot_rows(RECORDINGS / "shop", "b_mid", reader, relays["shop"])
+    assert found == expected
+    prefix = options.topic.partition("{")[0]
+    assert {f"{prefix}{table}-value" for table in expected} <= registry.subjects.keys()
 
 
 def test_a_ddl_statement_is_in_every_partition_of_its_table_between_its_rows(
