@@ -113,7 +113,9 @@ class KafkaSink(BinlogSink):
         self._check_place(found, tail.next)
         if tail.last is None:
             self._topics.resume_from({})
-            return 0
+            # The pipeline may have written to partition 0 alone before, without a record.
+            before = self._client.tail().last if self._had_one_partition() else None
+            return _commit_ts_of(self._options, before, self.address) if before else 0
         self._offset = tail.last.offset
         record = _record(tail.last, self._resume_topic)
         if record.job != self._job:
@@ -124,6 +126,13 @@ class KafkaSink(BinlogSink):
             )
         self._topics.resume_from(record.topics)
         return record.checkpoint.commit_ts
+
+    def _had_one_partition(self) -> bool:
+        """Return whether what is in the topic can only be of a time without resume records.
+
+        At least once, rows may be there whose record never came.
+        """
+        return self._options.is_transactional and "{" not in self._client.topic
 
     def _write_ddl(self, ddl: ScopedDdl) -> None:
         if self._encoder is None:

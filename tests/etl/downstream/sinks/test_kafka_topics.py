@@ -326,6 +326,29 @@ def test_the_resume_record_shows_where_to_go_on_without_the_savepoint(
     assert not is_unused(options, CLUSTER)
 
 
+def test_a_pipeline_that_had_one_partition_goes_on_in_several_without_its_savepoint(
+    relays: dict[str, RelayLog], options: Kafka
+) -> None:
+    topic = f"{prefix_of(options)}.all"
+    one = replace(
+        options, topic=topic, dispatch="partition-0", resume_topic="", transaction_topic=""
+    )
+    first = list(relays["shop"].windows(0))[20]
+    settings = configured(relays["shop"], one)
+    run_apply(settings, until_ts=first.hi, run_seconds=240, prepare=local_preparer(settings))
+    sent = sum(map(len, row_topics(options).values()))
+    assert sent > 100
+    admin = AdminClient({"bootstrap.servers": options.brokers})
+    admin.create_partitions([NewPartitions(topic, PARTITIONS)])[topic].result()
+    Path(options.savepoint).unlink()
+    applied(relays["shop"], replace(options, topic=topic))
+    found = [m for messages in row_topics(options).values() for m in messages]
+    rows = Counter(identity(m) for m in found if b'"isDdl":true' not in (m.value or b""))
+    expected = messages_of(relays["shop"], options.message_format)
+    assert rows == Counter(identity(m) for m in expected if b'"isDdl":true' not in (m.value or b""))
+    assert len(found) > sent
+
+
 def test_a_topic_that_grew_is_refused_until_the_settings_say_so(
     relays: dict[str, RelayLog], options: Kafka
 ) -> None:
