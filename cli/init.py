@@ -22,7 +22,7 @@ class _Address(NamedTuple):
 
 
 class _AddressType(click.ParamType[_Address]):
-    """`user@host:port`; the user and the port may be left out."""
+    """An address, `user@host:port`; the user and the port may be left out."""
 
     name = "address"
 

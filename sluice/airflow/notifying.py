@@ -26,7 +26,7 @@ class TaskWaits(SluiceError):
 
 
 class Notifier:
-    """`[airflow] notify`, imported when it is called."""
+    """Call `[airflow] notify`, imported when it is called."""
 
     def __init__(self, path: str) -> None:
         self._path = path

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from sluice.etl.changes.formats.sql_text import join
 from sluice.etl.changes.messages.message import BINARY
+from sluice.tidb.codec.varint import encode_varint
 
 NULL_FIRST, NULL_LAST = (b"\0", b"\2"), (b"\2", b"\0")
 """Branches of a union: (of a null, of a value)"""
@@ -97,7 +98,7 @@ def record(
 
 def long_text(number: int) -> bytes:
     """Return one whole number."""
-    return bytes(longs(pa.array([number], pa.int64()))[0].as_py())
+    return encode_varint(number)  # no Arrow: it is called on import, and would load pandas
 
 
 def sized_text(text: str) -> bytes:

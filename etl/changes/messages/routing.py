@@ -28,7 +28,7 @@ _PLACES = re.compile(r"\{(schema|table)\}")
 
 @dataclass(frozen=True, slots=True)
 class Dispatch:
-    """What decides on a message's partition: one of DISPATCHES without its columns."""
+    """The rule by which a message gets its partition: one of DISPATCHES without its columns."""
 
     kind: str = PARTITION_0
     columns: tuple[str, ...] = ()

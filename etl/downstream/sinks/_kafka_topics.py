@@ -37,7 +37,7 @@ RESUME_CONFIG = {
 
 
 class TopicState(NamedTuple):
-    """What is remembered of a topic. `table`: the table that it belongs to alone, else ""."""
+    """The state of a topic. `table`: the table that it belongs to alone, else ""."""
 
     partitions: int
     table: str = ""
