@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
@@ -83,3 +85,22 @@ def test_every_change_is_a_message_with_its_values(
         count += 1
     assert next(expected, None) is None
     assert count > 100
+
+
+@pytest.mark.parametrize("name", ["canal-json", "open-protocol", "avro"])
+def test_timestamps_are_in_the_zone_of_the_settings(name: str, whole: RelayLog) -> None:
+    options, new_reader = READERS[name]
+    moments: dict[str, list[datetime.datetime]] = {}
+    for zone in ("UTC", "+08:00"):
+        reader = new_reader()
+        messages = messages_of(whole, replace(options, time_zone=zone))
+        moments[zone] = [
+            datetime.datetime.fromisoformat(value[:19])
+            for change in map(reader.read, messages)
+            if change is not None and change.new is not None
+            for column, value in change.new.items()
+            if reader.columns[column] == "timestamp" and value and value[:4] != "0000"
+        ]
+    assert moments["UTC"] or "types" not in whole.url
+    later = datetime.timedelta(hours=8)
+    assert [moment + later for moment in moments["UTC"]] == moments["+08:00"]
