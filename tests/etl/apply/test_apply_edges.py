@@ -7,22 +7,28 @@ from pathlib import Path
 
 import pytest
 
-from sluice.etl.settings import Apply
-from tests.etl.apply.test_apply_recordings import replay
+from sluice.etl.apply import run_apply
+from sluice.etl.settings import Apply, Relay, Settings, Upstream
 from tests.etl.mariadb_fixture import MariaDBServer
-from tests.etl.relay_from_recording import RECORDINGS
+from tests.etl.preparing import local_preparer
+from tests.etl.relay_from_recording import RECORDINGS, land
 from tests.etl.snapshots import differences
 
-LABELS = [
-    str(snapshot["label"])
-    for snapshot in json.loads((RECORDINGS / "edges" / "snapshots.json").read_text())
-]
+SNAPSHOTS = json.loads((RECORDINGS / "edges" / "snapshots.json").read_text())
 
 
-@pytest.mark.parametrize("label", LABELS)
 @pytest.mark.parametrize("mode", ["atomic", "parallel"])
 def test_the_downstream_is_the_upstream_on_every_edge(
-    mariadb: MariaDBServer, tmp_path: Path, label: str, mode: str
+    mariadb: MariaDBServer, tmp_path: Path, mode: str
 ) -> None:
-    replay(mariadb, tmp_path, "edges", label, 40, Apply(mode=mode))
-    assert differences(RECORDINGS / "edges", label, mariadb) == []
+    url = f"file://{tmp_path}/relay"
+    settings = Settings(Upstream("unused"), Relay(url), mariadb.downstream, apply=Apply(mode=mode))
+    land(RECORDINGS / "edges", url, 40, until=SNAPSHOTS[-1]["ts"])
+    for snapshot in SNAPSHOTS:
+        run_apply(
+            settings,
+            until_ts=snapshot["ts"],
+            run_seconds=120,
+            prepare=local_preparer(settings),
+        )
+        assert differences(RECORDINGS / "edges", snapshot["label"], mariadb) == []

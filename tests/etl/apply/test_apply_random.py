@@ -58,7 +58,7 @@ def settings_for(server: MariaDBServer, url: str, max_rows: int, mode: str = "at
     )
 
 
-@MODES
+@pytest.mark.parametrize("mode", [pytest.param("atomic", marks=pytest.mark.slow), "parallel"])
 @settings(
     max_examples=12,
     deadline=None,

@@ -48,7 +48,8 @@ def replay(
 
 
 @pytest.mark.parametrize(
-    ("label", "transactions", "max_rows"), [("b_mid", 97, 500), ("e_end", 1000, 20_000)]
+    ("label", "transactions", "max_rows"),
+    [pytest.param("b_mid", 97, 500, marks=pytest.mark.slow), ("e_end", 1000, 20_000)],
 )
 @pytest.mark.parametrize("mode", ["atomic", "parallel"])
 def test_bank_and_shop_under_concurrent_writers(

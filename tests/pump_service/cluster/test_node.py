@@ -413,7 +413,7 @@ def test_a_pump_whose_data_is_gone_does_not_answer_for_it(site, tmp_path):
     assert site.entry(again).state == "online"
 
 
-@pytest.mark.parametrize("gone", ["value", "kv and value"])
+@pytest.mark.parametrize("gone", [pytest.param("value", marks=pytest.mark.slow), "kv and value"])
 def test_a_value_log_that_was_emptied_beside_its_node_id_is_not_served_as_empty_windows(site, gone):
     pump = site.pump("one", "-heartbeat-interval", "0.2")
     Client(pump.address).transaction(site.pd, b"rows")
