@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -29,7 +30,7 @@ from tests.etl.history.lake.test_query_the_past import ACCOUNT, WIDER, _row
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "how-to" / "spark.md").read_text()
 YESTERDAY, A_DAY, UPSERT, HISTORY = re.findall(r"^```python\n(.*?)^```", PAGE, re.S | re.M)
-[MERGE] = re.findall(r"^```sql\n(.*?)^```", PAGE, re.S | re.M)
+MERGE, MERGE_HISTORY = re.findall(r"^```sql\n(.*?)^```", PAGE, re.S | re.M)
 
 
 @pytest.fixture(scope="module")
@@ -203,14 +204,57 @@ def test_a_replica_in_the_lake_house_follows_and_a_batch_may_come_again(
         shutil.rmtree(f"{place}/lake/checkpoints")
 
 
-def test_spark_understands_the_merge(place: Path, spark: SparkSession) -> None:
-    spark.range(1).selectExpr("id", "'a' AS owner", "1.5 AS balance").createOrReplaceTempView("v")
-    spark.sql("CREATE TABLE account USING parquet AS SELECT * FROM v")
-    spark.sql("SELECT *, 'delete' AS _op FROM v").createOrReplaceTempView("last")
+@pytest.mark.parametrize("statement", [MERGE, MERGE_HISTORY], ids=["type 1", "type 2"])
+def test_spark_understands_the_merge(statement: str, place: Path, spark: SparkSession) -> None:
+    row = "id", "'a' AS owner", "1.5 AS balance", "id AS from_ts", "now() AS valid_from"
+    view = spark.range(1).selectExpr(*row, "now() AS valid_to", "id AS _commit_ts")
+    view = view.selectExpr("*", "now() AS _commit_time", "'delete' AS _op")
+    for name in ("last", "batch", "states", "v"):
+        view.createOrReplaceTempView(name)
+    table = "account_history" if statement is MERGE_HISTORY else "account"
+    spark.sql(f"CREATE TABLE {table} USING parquet AS SELECT * FROM v")
     try:
         with pytest.raises(Exception) as refused:
-            spark.sql(MERGE).collect()
+            spark.sql(statement).collect()
         assert not isinstance(refused.value, ParseException)
         assert "MERGE" in str(refused.value)
     finally:
-        spark.sql("DROP TABLE account")
+        spark.sql(f"DROP TABLE {table}")
+
+
+def test_the_merges_give_the_rows_and_their_history_also_of_a_batch_that_comes_twice() -> None:
+    duck = duckdb.connect()
+    columns = "id BIGINT, owner TEXT, balance BIGINT"
+    duck.sql(f"CREATE TABLE account ({columns})")
+    times = "from_ts BIGINT, valid_from BIGINT, valid_to BIGINT"
+    duck.sql(f"CREATE TABLE account_history ({columns}, {times})")
+    duck.sql(f"CREATE TABLE batch ({columns}, _op TEXT, _commit_ts BIGINT, _commit_time BIGINT)")
+    puts = "_op IN ('insert', 'update_postimage')"
+    order = f"PARTITION BY id ORDER BY _commit_ts, {puts}"
+    duck.sql(f"CREATE VIEW last AS FROM batch QUALIFY lead(id) OVER ({order}) IS NULL")
+    ended = f"SELECT *, lead(_commit_time) OVER ({order}) AS valid_to FROM batch"
+    state = "id, owner, balance, _commit_ts AS from_ts, _commit_time AS valid_from, valid_to"
+    duck.sql(f"CREATE VIEW states AS SELECT {state} FROM ({ended}) WHERE {puts}")
+    old, new = "update_preimage", "update_postimage"
+    batches = [
+        [(1, 100, "insert", 10), (2, 50, "insert", 10), (3, 20, "insert", 10)],
+        [(1, 100, old, 20), (1, 70, new, 20), (1, 70, old, 25), (1, 60, new, 25)],
+        [(2, 50, old, 30), (4, 50, new, 30), (3, 20, "delete", 30)],  # 2 became 4
+    ]
+    for batch in [each for each in batches for _ in range(2)]:
+        duck.sql("TRUNCATE batch")
+        rows = [(key, "x", balance, op, at, at) for key, balance, op, at in batch]
+        duck.executemany("INSERT INTO batch VALUES (?, ?, ?, ?, ?, ?)", rows)
+        for statement in (MERGE, MERGE_HISTORY):  # DuckDB takes no name before those that are set
+            duck.sql(statement.replace("SET t.", "SET ").replace(", t.balance =", ", balance ="))
+    found = duck.sql("SELECT id, balance FROM account ORDER BY id").fetchall()
+    assert found == [(1, 60), (4, 50)]
+    kept = "SELECT id, balance, valid_from, valid_to FROM account_history ORDER BY id, from_ts"
+    assert duck.sql(kept).fetchall() == [
+        (1, 100, 10, 20),
+        (1, 70, 20, 25),
+        (1, 60, 25, None),
+        (2, 50, 10, 30),
+        (3, 20, 10, 30),
+        (4, 50, 30, None),
+    ]
