@@ -18,7 +18,7 @@ from sluice.pump_service.capture.coverage import Piece
 from sluice.tidb import tso
 from sluice.tidb.pd import PDClient, Region
 from sluice.tidb.tikv import TiKVClient
-from sluice.tidb.tikv.prewrite_locks import LockResolver
+from sluice.tidb.tikv.lock_resolver import LockResolver
 
 _log = logging.getLogger(__name__)
 

@@ -1,6 +1,7 @@
 """Serve the pump's HTTP pages: status and state changes, metrics, and debugging.
 
-binlogctl and TiDB's SHOW PUMP STATUS / CHANGE PUMP call the first.
+binlogctl calls the first. TiDB's SHOW PUMP STATUS and CHANGE PUMP call nothing: they read and
+write the registry, see `sluice.tidb.etcd.pump_registry`.
 """
 
 from __future__ import annotations

@@ -16,8 +16,8 @@ from sluice.pump_service.store.index import BinlogIndex
 from sluice.pump_service.store.index_feed import IndexerOptions
 from sluice.pump_service.store.indexer import Indexer
 from sluice.pump_service.store.late import LateCommits
+from sluice.pump_service.store.missing_outcomes import OutcomeResolver, ResolverTimes
 from sluice.pump_service.store.options import MAX_QUEUED, StoreOptions
-from sluice.pump_service.store.outcome_resolver import OutcomeResolver, ResolverTimes
 from sluice.pump_service.store.records import MAX_TS, Record, Resolver, StoreStats
 from sluice.pump_service.store.recovery import begin_of_indexing
 from sluice.pump_service.store.small_window import SmallWindows

@@ -9,7 +9,7 @@ from sluice.tidb.etcd.client import (
     WatchBatch,
     WatchEvent,
 )
-from sluice.tidb.etcd.registry import (
+from sluice.tidb.etcd.pump_registry import (
     CAPTURED_LABEL,
     DRAINED_LABEL,
     SHARE_LABEL,

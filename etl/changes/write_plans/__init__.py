@@ -1,6 +1,7 @@
 """Plan the steps that a sink takes: a planner is one module with a function `plan_steps`.
 
-A sink names the planner that it takes.
+A sink names the planner that it takes. Rows that swap unique values are ordered by
+`deletes_then_loads` within one session, and kept together by `unique_key_conflicts` among several.
 """
 
 import importlib

@@ -14,7 +14,7 @@ from sluice.etl.landing.start_position import BinlogsEndedError, resume_from_log
 from sluice.etl.settings import Upstream
 from sluice.relay import RelayLog
 from sluice.tidb import EtcdClient, NodeStatus
-from sluice.tidb.etcd.registry import CAPTURED_LABEL
+from sluice.tidb.etcd.pump_registry import CAPTURED_LABEL
 from tests.pump_service.pumpkit import Etcd
 
 BINLOGS = NodeStatus("a", "h:1")

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from sluice.tidb import pb, tso
 from sluice.tidb.pd import PDClient, Region
 from sluice.tidb.tikv import TiKVClient, TiKVError
-from sluice.tidb.tikv import prewrite_locks as locks
-from sluice.tidb.tikv.prewrite_locks import LockResolver
+from sluice.tidb.tikv import lock_resolver as locks
+from sluice.tidb.tikv.lock_resolver import LockResolver
 from tests.tidb.wire_cluster import Cluster, Range
 
 NOW_MS = 1_700_000_000_000
