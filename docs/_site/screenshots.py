@@ -13,7 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,6 @@ from sluice.devstack.fresh_stack import fresh_stack, wait_pipeline  # noqa: E402
 from sluice.devstack.launch import password_file  # noqa: E402
 from sluice.devstack.launch.airflow import USER, airflow_url  # noqa: E402
 from sluice.devstack.stack import Stack  # noqa: E402
-from sluice.devstack.state import StackError  # noqa: E402
 
 PICTURES = ROOT / "docs" / "pages"
 SHOWN = (
@@ -85,8 +84,8 @@ def main(minutes: float) -> None:
 
 
 def _trigger(airflow: AirflowClient, dag: str, conf: dict[str, Any]) -> None:
-    with suppress(StackError):
-        airflow._call("POST", f"/dags/{dag}/dagRuns", {"logical_date": None, "conf": conf})
+    path = f"/dags/sluice_{dag}/dagRuns"
+    airflow._call("POST", path, {"logical_date": None, "conf": conf})
 
 
 @contextmanager

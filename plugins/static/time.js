@@ -114,7 +114,7 @@ function restoreCard(found, around) {
     h(
       "div",
       { class: "form" },
-      field("until", "Until when", h("input", { id: "until", type: "text", value: form.until, spellcheck: "false", autocomplete: "off", placeholder: "2026-11-22T12:00:00+01:00, or a TSO", oninput: changed("until") }), "Everything committed until then is in."),
+      field("until", "Until when", h("input", { id: "until", type: "text", value: form.until, spellcheck: "false", autocomplete: "off", placeholder: "20m, yesterday 14:00 Europe/Berlin, or a TSO", oninput: changed("until") }), "Everything committed until then is in."),
       field("names", "Tables", h("input", { id: "names", type: "text", value: form.tables, spellcheck: "false", autocomplete: "off", placeholder: "all", oninput: changed("tables") }), "Such as shop.orders shop.item*; empty: all."),
       h(
         "label",

@@ -78,7 +78,7 @@ function search(around) {
     field("key", "Key", { placeholder: "7" }),
     field("where", "Condition", { placeholder: "old.status = 'paid'", kind: "grow" }),
     h("label", { class: "field" }, h("span", {}, "What"), h("select", { id: "kind", name: "kind" }, kinds.map(([id, text]) => h("option", { value: id, selected: id === (around.query.get("kind") ?? "") }, text)))),
-    field("since", "After", { placeholder: "time or commit ts" }),
+    field("since", "After", { placeholder: "2h, time or commit ts" }),
     field("until", "Through", { placeholder: "time or commit ts" }),
     h("div", { class: "row end" }, FIELDS.some((id) => around.query.get(id)) && h("button", { class: "button", type: "button", onclick: () => clear(around) }, "Clear"), h("button", { class: "button main", type: "submit" }, "Search")),
   );
