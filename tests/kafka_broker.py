@@ -14,6 +14,7 @@ import contextlib
 import hashlib
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -24,6 +25,8 @@ import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import FrameType
+from typing import NoReturn
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
@@ -161,8 +164,14 @@ def _registry() -> Iterator[str]:
         yield url
 
 
+def _stop(number: int, frame: FrameType | None) -> NoReturn:
+    """Leave by an exception, so that the servers and pytest end, too."""
+    raise SystemExit(128 + number)
+
+
 def main(arguments: list[str]) -> int:
     """Run pytest beside a broker."""
+    signal.signal(signal.SIGTERM, _stop)
     try:
         with running_broker() as address, _registry() as registry:
             print(f"kafka_broker: Apache Kafka at {address}, registry at {registry}", flush=True)

@@ -134,6 +134,34 @@ def test_a_refused_schema_leaves_nothing_of_its_transaction_in_the_topic(
         assert [m.commit_ts for m in consumed(options)] == [m.commit_ts for m in expected]
 
 
+def test_a_registry_that_fails_twice_registers_once_and_doubles_no_row(
+    relay: RelayLog, topic: Kafka, tmp_path: Path
+) -> None:
+    last = relay.last()
+    assert last is not None
+    found = []
+    for failures in ([], [500, 500]):
+        with running_registry() as registry:
+            options = replace(
+                topic,
+                topic=f"{topic.topic}-{len(failures)}",
+                savepoint=str(tmp_path / f"savepoint-{len(failures)}"),
+                format="avro",
+                registry_url=registry.url,
+                registry_subjects="record-name",
+            )
+            settings = Settings(
+                Upstream("unused"), Relay(relay.url), Downstream(type="kafka"), kafka=options
+            )
+            registry.failures = list(failures)
+            run_apply(settings, until_ts=last.hi, run_seconds=240, prepare=local_preparer(settings))
+            assert registry.failures == []
+            found.append((registry.asked - len(failures), registry.texts, consumed(options)))
+    without, behind = found  # requests that were answered, schemas, messages
+    assert behind == without
+    assert without[2]
+
+
 def test_the_topic_says_where_to_go_on_even_without_the_savepoint(
     relay: RelayLog, topic: Kafka
 ) -> None:
