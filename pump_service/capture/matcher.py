@@ -2,18 +2,28 @@
 
 A live commit carries no old value, and a value only if it is short: both are in the prewrite of the
 same start_ts and key. Until the scan that begins a subscription has ended, a commit may come before
-its prewrite, and a rollback as well. Such rows are kept aside until then.
+its prewrite, and a rollback as well. Such rows are kept aside until then, beyond the limit of
+memory in a file.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from operator import itemgetter
+from pathlib import Path
 from typing import NamedTuple
 
 from sluice.errors import SluiceError
 from sluice.pump_service.capture import kernel
-from sluice.pump_service.capture.run_files import DELETE, PUT, RunRecord
+from sluice.pump_service.capture.run_files import (
+    DELETE,
+    POSSIBLE,
+    PUT,
+    RunRecord,
+    read_records,
+    write_records,
+)
 from sluice.pump_service.capture.sorter import CHANGE_OVERHEAD_BYTES, CommitSorter, LateChangeError
 from sluice.pump_service.capture.transactions import KeyChange
 from sluice.tidb import pb
@@ -48,8 +58,8 @@ class Matcher:
     """Hold the open prewrites of one subscription, by start_ts and key."""
 
     __slots__ = (
-        "_commits", "_end", "_open", "_rollbacks", "_start", "_totals",
-        "checkpoint_ts", "initialized", "resolved_ts",
+        "_end", "_kept", "_kept_file", "_open", "_start", "_totals",
+        "checkpoint_ts", "initialized", "kept_bytes", "resolved_ts",
     )  # fmt: skip
 
     def __init__(self, start: bytes, end: bytes, checkpoint_ts: int, totals: MatcherTotals) -> None:
@@ -59,8 +69,10 @@ class Matcher:
         self.resolved_ts = checkpoint_ts
         self.initialized = False
         self._open: dict[int, dict[bytes, Prewrite]] = {}
-        self._commits: list[pb.cdc.Event.Row] = []
-        self._rollbacks: list[tuple[int, bytes]] = []
+        self._kept: list[RunRecord] = []  # of a rollback without a commit_ts
+        self._kept_file: Path | None = None
+        self.kept_bytes = 0
+        """Memory of the commits and rollbacks that wait for the end of the scan, an estimate."""
         self._totals = totals
         totals.matchers.add(self)
 
@@ -103,16 +115,16 @@ class Matcher:
             elif kind == _PREWRITE:
                 self._prewrite(row)
             elif kind == _COMMIT:
-                self._commit(row, is_live=True)
+                self._commit(row.commit_ts, row.start_ts, key, row.txn_source, is_live=True)
             elif kind == _COMMITTED:
-                if self._is_new(row):
+                if self._is_new(row.commit_ts, key):
                     change = KeyChange(key, row.value, row.old_value, row.op_type == _DELETE)
                     self._totals.sorter.add(row.commit_ts, row.start_ts, row.txn_source, change)
             elif kind == _ROLLBACK:
                 if self.initialized:
                     self._roll_back(row.start_ts, key)
                 else:
-                    self._rollbacks.append((row.start_ts, key))
+                    self._keep(0, row.start_ts, key, 0)
 
     def _prewrite(self, row: pb.cdc.Event.Row) -> None:
         value, is_delete = row.value, row.op_type == _DELETE
@@ -132,8 +144,9 @@ class Matcher:
         of[row.key] = found
         self._totals.count(row.start_ts, 1, _size(found.change))
 
-    def _commit(self, row: pb.cdc.Event.Row, *, is_live: bool) -> None:
-        start_ts, key = row.start_ts, row.key
+    def _commit(
+        self, commit_ts: int, start_ts: int, key: bytes, source: int, *, is_live: bool
+    ) -> None:
         of = self._open.get(start_ts)
         found = of.get(key) if of is not None else None
         # The scan may still bring a later generation.
@@ -142,40 +155,69 @@ class Matcher:
             and not self.initialized
             and (found is None or found.generation or found.change.is_delete)
         ):
-            self._commits.append(row)
+            self._keep(commit_ts, start_ts, key, source)
             return
         if found is not None:
             self._drop(start_ts, key)
-            if self._is_new(row):
-                self._totals.sorter.add(
-                    row.commit_ts, start_ts, found.source or row.txn_source, found.change
-                )
+            if self._is_new(commit_ts, key):
+                self._totals.sorter.add(commit_ts, start_ts, found.source or source, found.change)
         elif start_ts in self._totals.sorter.prewrites:
-            if self._is_new(row):
-                self._totals.sorter.expect(row.commit_ts, start_ts, key, is_certain=is_live)
-        elif is_live and self._is_new(row):
+            if self._is_new(commit_ts, key):
+                self._totals.sorter.expect(commit_ts, start_ts, key, is_certain=is_live)
+        elif is_live and self._is_new(commit_ts, key):
             raise UnmatchedCommitError(
                 f"the commit of key {key.hex()} by transaction {start_ts} has no prewrite"
             )
 
-    def _is_new(self, row: pb.cdc.Event.Row) -> bool:
-        if row.commit_ts > self.resolved_ts:
+    def _is_new(self, commit_ts: int, key: bytes) -> bool:
+        if commit_ts > self.resolved_ts:
             return True
-        if row.commit_ts > self.checkpoint_ts:
+        if commit_ts > self.checkpoint_ts:
             raise LateChangeError(
-                f"TiKV sent a change of key {row.key.hex()} with commit ts {row.commit_ts} after"
+                f"TiKV sent a change of key {key.hex()} with commit ts {commit_ts} after"
                 f" its resolved ts {self.resolved_ts}"
             )
         return False
 
+    def _keep(self, commit_ts: int, start_ts: int, key: bytes, source: int) -> None:
+        self._kept.append(RunRecord(commit_ts, start_ts, key, POSSIBLE, source, b"", b""))
+        size = len(key) + CHANGE_OVERHEAD_BYTES
+        self.kept_bytes += size
+        self._totals.bytes += size
+
+    def spill_kept(self) -> None:
+        """Move what waits for the end of the scan to the end of a file. Raises OSError."""
+        if self._kept_file is None:
+            self._kept_file = self._totals.sorter.folder.new()
+        write_records(self._kept_file, self._kept)
+        self._clear_kept()
+
+    def _clear_kept(self) -> None:
+        self._totals.bytes -= self.kept_bytes
+        self._kept, self.kept_bytes = [], 0
+
+    def _read_kept(self) -> Iterator[RunRecord]:
+        if self._kept_file is not None:
+            yield from read_records(self._kept_file, 0, self._kept_file.stat().st_size)
+        yield from self._kept
+
+    def _forget_kept(self) -> None:
+        self._clear_kept()
+        if self._kept_file is not None:
+            self._kept_file.unlink(missing_ok=True)
+            self._kept_file = None
+
     def _initialize(self) -> None:
         self.initialized = True
-        commits, self._commits = self._commits, []
-        rollbacks, self._rollbacks = self._rollbacks, []
-        for row in commits:  # one without a prewrite has come as COMMITTED
-            self._commit(row, is_live=False)
-        for start_ts, key in rollbacks:
-            self._roll_back(start_ts, key)
+        for commit_ts, start_ts, key, _, source, _, _ in self._read_kept():
+            if commit_ts:  # one without a prewrite has come as COMMITTED
+                self._commit(commit_ts, start_ts, key, source, is_live=False)
+                self._totals.sorter.relieve()  # a single message may bring millions
+        # A rollback may give spilled prewrites up whose other keys have been committed.
+        for commit_ts, start_ts, key, *_ in self._read_kept():
+            if not commit_ts:
+                self._roll_back(start_ts, key)
+        self._forget_kept()
 
     def _roll_back(self, start_ts: int, key: bytes) -> None:
         if not self._drop(start_ts, key):
@@ -211,13 +253,12 @@ class Matcher:
         for start_ts, of in self._open.items():
             self._totals.count(start_ts, -len(of), -sum(_size(each.change) for each in of.values()))
         self._open.clear()
-        self._commits.clear()
-        self._rollbacks.clear()
+        self._forget_kept()
         self._totals.matchers.discard(self)
 
 
 class MatcherTotals:
-    """Count the open prewrites of all subscriptions, and spill the largest transactions."""
+    """Count what all subscriptions hold, and move the largest parts of it to disk."""
 
     def __init__(self, sorter: CommitSorter, memory_bytes: int) -> None:
         self.sorter = sorter
@@ -243,15 +284,27 @@ class MatcherTotals:
         return self.bytes > self._memory_bytes
 
     def relieve(self) -> None:
-        """Move the largest transactions to disk until half of the limit is free. Raises OSError."""
+        """Move what is largest to disk until half of the limit is free. Raises OSError.
+
+        Moved are open transactions, and commits that wait for the end of a scan.
+        """
         if not self.is_full:
             return
+        found: list[tuple[int, int | Matcher]] = [
+            (size, start_ts) for start_ts, size in self._by_start.items()
+        ]
+        found += [(matcher.kept_bytes, matcher) for matcher in self.matchers if matcher.kept_bytes]
         chosen, left = set(), self.bytes
-        for start_ts in sorted(self._by_start, key=self._by_start.__getitem__, reverse=True):
-            chosen.add(start_ts)
-            left -= self._by_start[start_ts]
+        for size, each in sorted(found, key=itemgetter(0), reverse=True):
+            if isinstance(each, Matcher):
+                each.spill_kept()
+            else:
+                chosen.add(each)
+            left -= size
             if left <= self._memory_bytes // 2:
                 break
+        if not chosen:
+            return
         holders: dict[int, list[Matcher]] = {start_ts: [] for start_ts in sorted(chosen)}
         for matcher in self.matchers:
             for start_ts in chosen.intersection(matcher.open_transactions()):

@@ -21,7 +21,7 @@ from sluice.errors import SluiceError
 _HEAD = struct.Struct("<QQBQIII")
 _READ_BYTES = 1 << 16
 _WRITE_BYTES = 1 << 20
-_ENDED = -1
+_ENDED, _COMMITTED = -1, (1 << 31) - 1
 
 
 class RunFileError(SluiceError):
@@ -196,6 +196,11 @@ class PrewriteFiles:
         if parts and not any(file.left[at] for file, at in parts):
             self.drop(start_ts)
 
+    def keep(self, start_ts: int) -> None:
+        """Keep a transaction whatever rollbacks come: one of its keys is committed."""
+        for file, at in self._parts(start_ts):
+            file.left[at] = _COMMITTED
+
     def drop(self, start_ts: int) -> None:
         """Forget a transaction; a file without any other is removed."""
         for file, at in self._parts(start_ts):
@@ -218,7 +223,7 @@ class _PrewriteFile:
         self.begins = array("Q", [0])
         """Where each transaction begins, and where the last one ends."""
         self.left = array("i")
-        """Prewrites of each transaction that haven't been rolled back; _ENDED without any."""
+        """Prewrites of each transaction that haven't been rolled back, _COMMITTED, or _ENDED."""
         with path.open("wb", buffering=_WRITE_BYTES) as file:
             for start_ts, records in transactions:
                 self._starts.append(start_ts)

@@ -61,12 +61,14 @@ class _Transaction:
     None: its values are in a spilled prewrite.
     """
 
-    __slots__ = ("changes", "possible", "size", "source")
+    __slots__ = ("changes", "is_kept", "possible", "size", "source")
 
     def __init__(self, source: int) -> None:
         self.source = source
         self.changes: dict[bytes, KeyChange | None] = {}
         self.possible: set[bytes] = set()
+        self.is_kept = False
+        """Whether rollbacks leave its spilled prewrites alone."""
         self.size = 0
 
 
@@ -74,7 +76,7 @@ class CommitSorter:
     """Hold committed changes until the frontier passes them. Thread-safe with one taking thread."""
 
     def __init__(self, folder: RunFolder, memory_bytes: int) -> None:
-        self._folder = folder
+        self.folder = folder
         self._memory_bytes = memory_bytes
         self.prewrites = PrewriteFiles(folder)
         """Spilled prewrites of open transactions."""
@@ -121,6 +123,9 @@ class CommitSorter:
         found = self._of(commit_ts, start_ts, 0)
         if key not in found.changes:
             found.changes[key] = None
+            if not found.is_kept:
+                self.prewrites.keep(start_ts)
+                found.is_kept = True
             if not is_certain:
                 found.possible.add(key)
             self._grow(found, len(key))
@@ -155,7 +160,7 @@ class CommitSorter:
             return
         with self.lock:
             identities = sorted(self._pending)
-            self._runs.append(SortedRun(self._folder.new(), self._records(identities)))
+            self._runs.append(SortedRun(self.folder.new(), self._records(identities)))
             self.spilled_changes += sum(len(each.changes) for each in self._pending.values())
             self._pending.clear()
             self._order.clear()
@@ -234,7 +239,7 @@ class CommitSorter:
             kept.append(record)
             size += len(record.key) + len(record.value) + len(record.old_value)
             if len(kept) >= _IN_MEMORY_CHANGES or size >= _IN_MEMORY_BYTES:
-                file = file or self._folder.new()
+                file = file or self.folder.new()
                 write_records(file, kept)
                 kept, size = [], 0
         if file is None:

@@ -40,9 +40,9 @@ def rollback(start, key=KEY):
 class Play:
     """A matcher from timestamp 10 on, and what comes out behind it."""
 
-    def __init__(self, folder, *, is_spilling):
-        self.sorter = CommitSorter(RunFolder(folder / "runs"), 1 if is_spilling else 1 << 30)
-        self.totals = MatcherTotals(self.sorter, 1 if is_spilling else 1 << 30)
+    def __init__(self, folder, memory_bytes):
+        self.sorter = CommitSorter(RunFolder(folder / "runs"), memory_bytes)
+        self.totals = MatcherTotals(self.sorter, memory_bytes)
         self.matcher = Matcher(b"t", b"u", 10, self.totals)
 
     def send(self, *rows):
@@ -66,9 +66,9 @@ class Play:
         ]
 
 
-@pytest.fixture(params=[False, True], ids=["in memory", "spilled"])
+@pytest.fixture(params=[1 << 30, 1], ids=["in memory", "spilled"])
 def play(request, tmp_path):
-    return Play(tmp_path, is_spilling=request.param)
+    return Play(tmp_path, request.param)
 
 
 def test_a_prewrite_of_a_later_generation_wins_in_whatever_order_they_come(play):
@@ -120,7 +120,7 @@ def test_a_live_commit_without_a_prewrite_is_an_error(play):
 
 
 def test_a_commit_whose_prewrite_is_in_no_file_is_an_error_when_its_transaction_comes_out(tmp_path):
-    play = Play(tmp_path, is_spilling=True)
+    play = Play(tmp_path, 1)
     play.send(INITIALIZED, prewrite(20, key=OTHER), commit(20, 30))
     with pytest.raises(LostPrewriteError, match=KEY.hex()):
         play.out()
@@ -156,7 +156,7 @@ def test_what_an_ended_subscription_had_open_is_forgotten(play):
 
 
 def test_spilled_prewrites_of_a_rolled_back_transaction_give_their_files_back(tmp_path):
-    play = Play(tmp_path, is_spilling=True)
+    play = Play(tmp_path, 1)
     play.send(INITIALIZED, prewrite(20), prewrite(20, key=OTHER), prewrite(21))
     play.send(rollback(20))
     assert 20 in play.sorter.prewrites, "the other key may still be committed"
@@ -170,7 +170,45 @@ def test_spilled_prewrites_of_a_rolled_back_transaction_give_their_files_back(tm
 def test_a_transaction_that_commits_although_its_prewrites_were_given_up_is_captured_again(
     tmp_path,
 ):
-    play = Play(tmp_path, is_spilling=True)
+    play = Play(tmp_path, 1)
     play.send(INITIALIZED, prewrite(20), prewrite(20, key=OTHER), rollback(20), rollback(20))
     with pytest.raises(UnmatchedCommitError):
         play.send(commit(20, 30, OTHER))
+
+
+def test_commits_that_wait_for_the_end_of_a_scan_count_in_memory_and_move_to_disk(tmp_path):
+    limit, keys = 20_000, [b"t" + bytes(8) + b"_r%05d" % number for number in range(1_000)]
+    play = Play(tmp_path, limit)
+    most = 0
+    for key in keys:
+        play.matcher.take_in(Event.Entries(entries=[commit(20, 30, key), rollback(21, key)]))
+        most = max(most, play.totals.bytes)
+        play.totals.relieve()
+        assert play.totals.bytes <= limit
+    assert most > limit, "otherwise nothing has moved"
+    for key in keys:
+        play.send(prewrite(20, b"", key, Row.DELETE), prewrite(21, b"v", key))
+    sizes = []
+    add = play.sorter.add, play.sorter.expect
+    play.sorter.add = lambda *a: (add[0](*a), sizes.append(play.sorter.bytes))
+    play.sorter.expect = lambda *a, **more: (add[1](*a, **more), sizes.append(play.sorter.bytes))
+    play.send(INITIALIZED)
+    assert max(sizes) < limit + 1_000, "the end of the scan brings them all at once"
+    assert play.out() == [(30, 20, key, b"", b"", True) for key in keys]
+    assert (play.totals.prewrites, play.totals.bytes, play.sorter.prewrites.bytes) == (0, 0, 0)
+    assert not list((tmp_path / "runs").iterdir())
+
+
+def test_what_waits_for_the_end_of_a_scan_ends_with_its_subscription(tmp_path):
+    play = Play(tmp_path, 1)
+    play.send(commit(20, 30), rollback(21))
+    play.matcher.take_in(Event.Entries(entries=[commit(22, 31)]))
+    assert list((tmp_path / "runs").iterdir()) and play.totals.bytes
+    play.matcher.close()
+    assert play.totals.bytes == 0
+    assert not list((tmp_path / "runs").iterdir())
+
+
+def test_a_rollback_during_a_scan_does_not_give_up_what_the_scan_saw_committed(play):
+    play.send(rollback(20), commit(20, 30, OTHER), prewrite(20, b"v", OTHER), INITIALIZED)
+    assert [row[2] for row in play.out()] == [OTHER]
