@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from airflow.sdk import Param
 
-from sluice.airflow.dag_factory import check_task, dag_per_pipeline
+from sluice.airflow.dag_factory import check_task, dag_per_pipeline, moment_params
 from sluice.etl.settings.pipelines import NamedPipeline
 
 PARAMS = {
@@ -29,12 +29,10 @@ PARAMS = {
             "Only these, a line each: schema.table or replication, also with * and ?. Empty: all."
         ),
     ),
-    "as_of": Param(
-        None,
-        type=["null", "string"],
-        description=(
-            "Of the lake: as of this moment, a TSO or a time (UTC). Empty: where the archive ends."
-        ),
+    **moment_params(
+        "as_of",
+        "As of",
+        "Of the lake: as of this moment, a TSO or a time (UTC). Empty: where the archive ends.",
     ),
     "copy": Param(
         None,

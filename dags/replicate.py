@@ -16,7 +16,8 @@ from typing import Any
 from airflow.sdk import Param, task
 
 from sluice.airflow.agent_client import call_task
-from sluice.airflow.dag_factory import dag_per_pipeline
+from sluice.airflow.dag_factory import dag_per_pipeline, moment_params
+from sluice.airflow.operators import job_form
 from sluice.etl.settings.pipelines import NamedPipeline
 from sluice.etl.tasks.airflow_run import run_began_s
 
@@ -34,13 +35,11 @@ PARAMS = {
         enum=[AS_SET, "atomic", "parallel"],
         description="How this run applies.",
     ),
-    "until": Param(
-        None,
-        type=["null", "string"],
-        description=(
-            "Where this run stops applying: a TSO or a time (UTC), exactly; empty: nowhere. "
-            "To have later runs stop there too, use the DAG `operate`."
-        ),
+    **moment_params(
+        "until",
+        "Until when",
+        "Where this run stops applying: a TSO or a time (UTC), exactly; empty: nowhere. To have"
+        " later runs stop there too, use the DAG `operate`.",
     ),
 }
 
@@ -60,7 +59,7 @@ def wire(pipeline: NamedPipeline) -> None:
 
     @task
     def apply(params: dict[str, Any] | None = None, dag_run: Any = None) -> dict[str, Any]:
-        wanted = params or {}
+        wanted = job_form(params or {})
         found: dict[str, Any] = call_task(
             pipeline,
             "apply",

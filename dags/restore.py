@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from airflow.sdk import Param
 
-from sluice.airflow.dag_factory import approval_param, dag_per_pipeline, job_tasks
+from sluice.airflow.dag_factory import approval_param, dag_per_pipeline, job_tasks, moment_params
 from sluice.etl.settings.pipelines import NamedPipeline
 
 NAMES = {"type": ["null", "array"], "items": {"type": "string", "pattern": "^\\s*$|^[^.]+\\..+$"}}
@@ -21,15 +21,12 @@ FILES = {"section": "Into files, not a database"}
 
 
 PARAMS = {
-    "until": Param(
-        None,
-        type=["null", "string"],
-        title="Until when",
-        description=(
-            "Everything committed until then is in. A time with its zone,"
-            " 2026-11-22T12:00:00+01:00, a TSO, or before:TSO, which is right before that commit"
-            " (see sluice find). Empty: all that is landed."
-        ),
+    **moment_params(
+        "until",
+        "Until when",
+        "Everything committed until then is in. A time with its zone, 2026-11-22T12:00:00+01:00, a"
+        " TSO, or before:TSO, which is right before that commit (see sluice find). Empty: all that"
+        " is landed.",
     ),
     "approve": approval_param(default=True),
     "plan_only": Param(

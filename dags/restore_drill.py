@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from airflow.sdk import Param
 
-from sluice.airflow.dag_factory import check_task, dag_per_pipeline
+from sluice.airflow.dag_factory import check_task, dag_per_pipeline, moment_params
 from sluice.etl.settings.pipelines import NamedPipeline
 
 PARAMS = {
@@ -26,13 +26,10 @@ PARAMS = {
             " its size."
         ),
     ),
-    "at": Param(
-        None,
-        type=["null", "string"],
-        description=(
-            "As of this moment: a TSO or a time (UTC). Empty: any that can be restored, chosen at"
-            " random."
-        ),
+    **moment_params(
+        "at",
+        "As of",
+        "This moment: a TSO or a time (UTC). Empty: any that can be restored, chosen at random.",
     ),
 }
 

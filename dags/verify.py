@@ -4,13 +4,15 @@ Replication does not pause. The DAG compares all tables every `[verify] every`, 
 has meanwhile. Triggered with a form, it compares the tables of the form at once. `plan` records the
 job, `compare` does it: killed, or triggered again with the same values, it continues with the
 tables that are left; `sluice jobs` shows how far it is, pauses it, and cancels it. Rows that differ
-fail the run, which names them.
+fail the run, which names them; with `[airflow] differences = "event"` they only go into the event
+of the asset `sluice://<pipeline>/verified`, which each comparison has that doesn't fail.
 """
 
 from __future__ import annotations
 
 from airflow.sdk import Param
 
+from sluice.airflow.assets import verified_asset
 from sluice.airflow.dag_factory import dag_per_pipeline, job_tasks
 from sluice.etl.settings.pipelines import NamedPipeline
 
@@ -37,7 +39,13 @@ PARAMS = {
 
 def wire(pipeline: NamedPipeline) -> None:
     """Build the tasks of one pipeline's DAG."""
-    job_tasks(pipeline, "verify", task_id="compare")
+    job_tasks(
+        pipeline,
+        "verify",
+        task_id="compare",
+        fail_on_differences=pipeline.airflow.differences == "fail",
+        outlets=[verified_asset(pipeline.name)],
+    )
 
 
 dag_per_pipeline(

@@ -63,6 +63,10 @@ class Airflow:
     """How long a run of a job's DAG may take before `notify` is called, such as ``2h``."""
     assets: list[str] = field(default_factory=list)
     """Tables, as ``schema.table``, for which the DAG `assets` reports each archived UTC day."""
+    differences: str = "fail"
+    """What the DAG `verify` does about rows that differ: ``fail`` its run, or ``event``, only
+    report them in the event of its asset.
+    """
 
     def __post_init__(self) -> None:
         if not _PREFIX.match(self.dag_prefix):
@@ -74,6 +78,10 @@ class Airflow:
                 span_ms(span or "1h")
             except ValueError as error:
                 raise SettingsError(f"[airflow] {key} = {error}") from None
+        if self.differences not in ("fail", "event"):
+            raise SettingsError(
+                f"[airflow] differences = {self.differences!r}: fail or event expected"
+            )
         if self.deadline and not self.notify:
             raise SettingsError("[airflow] deadline calls notify, which isn't set")
         for table in self.assets:

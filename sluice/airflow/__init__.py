@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from sluice.etl.lazy_exports import lazy_getattr
 
 if TYPE_CHECKING:
-    from sluice.airflow.assets import table_asset
+    from sluice.airflow.assets import table_asset, verified_asset
     from sluice.airflow.hook import SluiceHook
     from sluice.airflow.operators import (
         SluiceBackfillOperator,
@@ -44,12 +44,14 @@ __all__ = [
     "SluiceVerifyOperator",
     "get_provider_info",
     "table_asset",
+    "verified_asset",
 ]
 
 __getattr__ = lazy_getattr(
     __name__,
     {
         "table_asset": "sluice.airflow.assets",
+        "verified_asset": "sluice.airflow.assets",
         "SluiceHook": "sluice.airflow.hook",
         "SluiceBackfillOperator": "sluice.airflow.operators",
         "SluiceBootstrapOperator": "sluice.airflow.operators",

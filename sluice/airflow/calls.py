@@ -52,12 +52,16 @@ def begin(
     )
 
 
-def work(pipeline: NamedPipeline, kind: str, job: str | None, run_id: str) -> dict[str, Any]:
+def work(
+    pipeline: NamedPipeline, kind: str, job: str | None, run_id: str, *, checked: bool = True
+) -> dict[str, Any]:
     """Run a job, or resume it; see `sluice.etl.tasks.job_kinds.work`."""
     from sluice.etl.tasks import job_kinds
 
     return tasks.run_job_task(
-        pipeline, kind, lambda settings: job_kinds.work(settings, kind, job, run_id)
+        pipeline,
+        kind,
+        lambda settings: job_kinds.work(settings, kind, job, run_id, checked=checked),
     )
 
 

@@ -14,7 +14,7 @@ from airflow.sdk import DAG, Param, task
 
 from sluice.airflow.agent_client import call_task
 from sluice.airflow.notifying import Notifier
-from sluice.airflow.operators import SluiceJobOperator, log_hint
+from sluice.airflow.operators import PICKED, SluiceJobOperator, job_form, log_hint
 from sluice.airflow.versions import (
     AirflowSkipException,
     DeadlineAlert,
@@ -33,6 +33,7 @@ __all__ = [
     "check_task",
     "dag_per_pipeline",
     "job_tasks",
+    "moment_params",
     "plan_task",
 ]
 
@@ -86,6 +87,7 @@ def dag_per_pipeline(
         usual["default_args"] |= options.get("default_args", {})
         with DAG(
             pipeline.dag_id(kind),
+            dag_display_name=_display_name(kind, pipeline),
             schedule=DeltaTriggerTimetable(when) if isinstance(when, timedelta) else when,
             tags=pipeline.tags,
             description=_description(doc),
@@ -129,6 +131,12 @@ def _access_control(section: Airflow) -> dict[str, dict[str, set[str]]]:
     }
 
 
+def _display_name(kind: str, pipeline: NamedPipeline) -> str:
+    """Return the DAG's name for people, which Airflow's lists show and search."""
+    of = f" ({pipeline.name})" if pipeline.name else ""
+    return f"Sluice: {kind.replace('_', ' ')}{of}"
+
+
 def _description(doc: str | None) -> str:
     """Return a DAG file's first line without the DAG's name."""
     text = (doc or "").partition("\n")[0].partition(": ")[2]
@@ -146,7 +154,7 @@ def plan_task(pipeline: NamedPipeline, kind: str) -> Any:
     def plan(
         params: dict[str, Any] | None = None, run_id: str | None = None, dag_run: Any = None
     ) -> dict[str, Any]:
-        form = dict(params or {})
+        form = job_form(params or {})
         if form.get("approve"):
             form["plan_only"] = (
                 True  # the job begins after it: until then no other job waits for it
@@ -181,13 +189,14 @@ class ApprovePlan(ApprovalOperator):  # type: ignore[misc] # Airflow is untyped
             super().execute(context)
 
 
-def job_tasks(pipeline: NamedPipeline, kind: str, *, task_id: str = "work") -> None:
+def job_tasks(pipeline: NamedPipeline, kind: str, *, task_id: str = "work", **options: Any) -> None:
     """Make the tasks of a DAG of jobs: `plan`, then `task_id`, which runs or resumes the job.
 
-    With the parameter `approve` in the DAG's form a person approves the plan in between.
+    With the parameter `approve` in the DAG's form a person approves the plan in between. `options`:
+    as `SluiceJobOperator`.
     """
     job = plan_task(pipeline, kind)
-    work = SluiceJobOperator(task_id=task_id, kind=kind, pipeline=pipeline.name, job=job)
+    work = SluiceJobOperator(task_id=task_id, kind=kind, pipeline=pipeline.name, job=job, **options)
     if "approve" in work.dag.params:
         job >> approve_task(kind) >> work
 
@@ -203,6 +212,20 @@ def approval_param(*, default: bool) -> Param:
             " is kept with the run."
         ),
     )
+
+
+def moment_params(name: str, title: str, description: str) -> dict[str, Param]:
+    """Return two fields for one moment: a text, and a date with a time, which Airflow lets pick."""
+    return {
+        name: Param(None, type=["null", "string"], title=title, description=description),
+        f"{name}{PICKED}": Param(
+            None,
+            type=["null", "string"],
+            format="date-time",
+            title=f"{title}: or this time",
+            description="In place of the field above.",
+        ),
+    }
 
 
 def approve_task(kind: str) -> Any:
@@ -229,7 +252,7 @@ def check_task(pipeline: NamedPipeline, what: str, *, task_id: str) -> Any:
             pipeline,
             "check",
             what=what,
-            form=dict(params or {}),
+            form=job_form(params or {}),
             run_id=run_id or "",
             scheduled=is_scheduled(dag_run),
         )

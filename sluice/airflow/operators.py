@@ -10,7 +10,8 @@ from urllib.parse import urlencode
 
 from airflow.sdk import BaseOperator, BaseOperatorLink
 
-from sluice.airflow.agent_client import call_task, end_call
+from sluice.airflow.agent_client import TaskFailedPermanently, call_task, end_call
+from sluice.airflow.assets import verified_asset
 from sluice.airflow.versions import (
     AirflowException,
     AirflowSkipException,
@@ -21,6 +22,7 @@ from sluice.errors import SluiceError
 from sluice.etl.settings.pipelines import pipelines
 
 __all__ = [
+    "PICKED",
     "SluiceBackfillOperator",
     "SluiceBootstrapOperator",
     "SluiceJobOperator",
@@ -30,8 +32,12 @@ __all__ = [
     "SluiceSnapshotOperator",
     "SluiceVerifyOperator",
     "approved_form",
+    "job_form",
     "log_hint",
 ]
+
+PICKED = "_time"
+"""End of the name of a form's field for a moment that is picked from a calendar."""
 
 
 def log_hint(context: Mapping[str, Any]) -> None:
@@ -60,7 +66,8 @@ class SluiceJobOperator(BaseOperator):  # type: ignore[misc] # Airflow is untype
     form counts where a person has approved its plan, else the task is skipped. A task that
     is killed, cleared or marked pauses its job and ends what that has Spark do; the next attempt
     continues. The task fails for good if an operator has to act, or if a verification finds
-    differences.
+    differences; without `fail_on_differences` it then returns them. What a verification found goes
+    to `verified_asset` if that is an outlet of the task.
     """
 
     template_fields: Sequence[str] = ("pipeline", "form", "job")
@@ -75,12 +82,14 @@ class SluiceJobOperator(BaseOperator):  # type: ignore[misc] # Airflow is untype
         pipeline: str = "",
         form: Mapping[str, Any] | None = None,
         job: Any = None,
+        fail_on_differences: bool = True,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.on_failure_callback: Any = getattr(self, "on_failure_callback", None) or [log_hint]
         self.kind = kind
         self.pipeline = pipeline
+        self.fail_on_differences = fail_on_differences
         self.form = None if form is None else dict(form)
         self.job = job
         self._working = False
@@ -100,9 +109,11 @@ class SluiceJobOperator(BaseOperator):  # type: ignore[misc] # Airflow is untype
                     found, "begin", kind=self.kind, form=form, run_id=run_id, scheduled=False
                 )["job"]
             ti.xcom_push(JobLink().xcom_key, self.job_address())
+            unchecked: dict[str, Any] = {} if self.fail_on_differences else {"checked": False}
             result: dict[str, Any] = call_task(
-                found, "work", kind=self.kind, job=self.job, run_id=run_id
+                found, "work", kind=self.kind, job=self.job, run_id=run_id, **unchecked
             )
+            self._report_verified(context, result)
             return result
         except KeyboardInterrupt:
             raise AirflowException(f"the task was ended; its job {self.job} is paused") from None
@@ -112,6 +123,14 @@ class SluiceJobOperator(BaseOperator):  # type: ignore[misc] # Airflow is untype
             raise
         finally:
             self._working = False
+
+    def _report_verified(self, context: Any, result: Mapping[str, Any]) -> None:
+        asset = verified_asset(self.pipeline)
+        if "equal" in result and asset in self.outlets:
+            context["outlet_events"][asset].extra = {
+                "unequal": [table["name"] for table in result["unequal"]],
+                **{key: result[key] for key in ("equal", "differences", "job", "ts")},
+            }
 
     def on_kill(self) -> None:
         """Pause the job, as Ctrl-C pauses a command's, and end what it has Spark do."""
@@ -127,9 +146,25 @@ class SluiceJobOperator(BaseOperator):  # type: ignore[misc] # Airflow is untype
         return f"{base}/sluice/jobs{query}#job-{self.job}"
 
 
+def job_form(params: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a DAG's form with one field for each moment. Raises TaskFailedPermanently."""
+    form = dict(params)
+    for picked in [name for name in form if name.endswith(PICKED)]:
+        name, time = picked.removesuffix(PICKED), form.pop(picked)
+        if not time:
+            continue
+        if form.get(name):
+            raise TaskFailedPermanently(
+                f"the form has two moments: {name} is {form[name]!r}, {picked} is {time!r}",
+                hint="trigger the DAG again, with one of the two fields empty",
+            )
+        form[name] = time
+    return form
+
+
 def approved_form(params: Mapping[str, Any]) -> dict[str, Any]:
     """Return the form of a plan that a person has approved. Raises AirflowSkipException."""
-    form = dict(params)
+    form = job_form(params)
     if not form.pop("approve", False) or form.get("plan_only"):
         raise AirflowSkipException("only planned: see the log of the task plan")
     return form

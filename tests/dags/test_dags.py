@@ -131,6 +131,10 @@ def test_the_dags_stand_in_a_shared_airflow_as_their_pipeline_says(tmp_path):
         assert restore.deadline and not replicate.deadline
         assert restore.owner_links == {"data-platform": "mailto:data@example.com"}
         assert restore.access_control["Ops"]["DAGs"] == {"can_read", "can_edit"}
+        assert (replicate.dag_display_name, restore.dag_display_name) == (
+            "Sluice: replicate (shop)",
+            "Sluice: restore (shop)",
+        )
         assert all(
             dag.description and dag.is_paused_upon_creation is None for dag in (replicate, restore)
         )
@@ -148,7 +152,13 @@ def remember(context):
 
 
 def test_an_error_in_airflow_s_section_is_reported_and_takes_no_dag_away(tmp_path):
-    for wrong in ('dag-prefix = "a b"', 'timeout = "soon"', 'colour = "red"', "pool = 3"):
+    for wrong in (
+        'dag-prefix = "a b"',
+        'timeout = "soon"',
+        'differences = "no"',
+        'colour = "red"',
+        "pool = 3",
+    ):
         folder = shop_file(tmp_path / "pipelines", f"[airflow]\n{wrong}\n")
         with parsed(tmp_path, folder) as found:
             assert "sluice_replicate_shop" in found.dags
@@ -217,6 +227,17 @@ def test_the_day_of_assets_ends_where_the_next_one_begins(tmp_path):
         task.render_template_fields({"partition_key": "2026-11-22"})
         end = parse_moment(task.moment)
         assert end + 1 == tso.from_datetime(datetime(2026, 11, 23, tzinfo=UTC))
+
+
+@pytest.mark.parametrize(("settings", "fails"), [("", True), ('differences = "event"', False)])
+def test_differences_fail_the_run_of_verify_unless_the_settings_want_an_event(
+    tmp_path, settings, fails
+):
+    folder = shop_file(tmp_path / "pipelines", f"[airflow]\n{settings}\n")
+    with parsed(tmp_path, folder) as found:
+        task = found.dags["sluice_verify_shop"].get_task("compare")
+        assert task.fail_on_differences is fails
+        assert [asset.uri for asset in task.outlets] == ["sluice://shop/verified"]
 
 
 def test_without_assets_in_the_settings_there_is_no_dag_for_them(dag_bag):
@@ -347,7 +368,12 @@ def test_every_parameter_has_a_default_that_is_valid_and_a_description(dag_bag):
                 "Airflow's form asks for what may stay empty"
             )
         dag.params.validate()
-    assert set(dag_bag.dags["sluice_replicate"].params) == {"run_seconds", "mode", "until"}
+    assert set(dag_bag.dags["sluice_replicate"].params) == {
+        "run_seconds",
+        "mode",
+        "until",
+        "until_time",
+    }
 
 
 def test_operate_runs_when_it_is_triggered_and_offers_every_action_of_the_command_line(dag_bag):

@@ -48,6 +48,8 @@ job_kinds.job_kind = lambda name: Stuck()
 PLANNING = """
 from types import SimpleNamespace
 
+FOUND = dict(equal=False, differences=2, unequal=[{"name": "shop.orders"}], job="1", ts=5)
+
 class Plan:
     problems = ()
 
@@ -56,7 +58,7 @@ class Plan:
 
 def run(self, settings, job, runner, show):
     with job.run(runner) as run:
-        run.end("done", result={})
+        run.end("done", result=FOUND)
     return SimpleNamespace(state="done")
 
 Stuck.plan = lambda *_: Plan()
@@ -117,7 +119,11 @@ def eventually(look, otherwise):
 @pytest.fixture(scope="module")
 def airflow(tmp_path_factory):
     folder = tmp_path_factory.mktemp("documented")
-    shop = shop_pipeline(folder, "home/pipelines", '[airflow]\nassets = ["shop.orders"]\n')
+    shop = shop_pipeline(
+        folder,
+        "home/pipelines",
+        '[airflow]\nassets = ["shop.orders"]\ndifferences = "event"\n',
+    )
     (folder / "dags").mkdir()
     (folder / "dags" / "assets.py").write_text((DAGS / "assets.py").read_text())
     (folder / "dags" / "stuck.py").write_text(STUCK + STUCK_DAG)
@@ -205,6 +211,17 @@ def test_a_job_of_sluice_s_own_dag_is_waited_for_without_a_worker(airflow):
     airflow.wait(run, check="success")
     (found,) = airflow.call("GET", "/dags/sluice_verify_shop/dagRuns")["dag_runs"]
     assert found["conf"] == {"tables": ["shop.orders"]} and found["state"] == "success"
+
+
+def test_a_verification_that_found_differences_runs_the_dag_of_its_asset(airflow):
+    airflow.unpause("after_verification")
+    run = airflow.trigger("sluice_verify_shop", logical_date=None)
+    airflow.wait(run, plan="success", compare="success")
+    runs = "/dags/after_verification/dagRuns"
+    found = eventually(lambda: airflow.call("GET", runs)["dag_runs"], "no run of the asset's DAG")
+    address = f"{runs}/{urllib.parse.quote(found[0]['dag_run_id'], safe='')}"
+    airflow.wait(address, look="success")
+    airflow.logged(address, "look", "False 2 ['shop.orders']")
 
 
 @pytest.mark.parametrize("answer", ["Approve", "Reject"])

@@ -13,9 +13,13 @@ from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowException, AirflowSkipException, AirflowTaskTimeout
 
 import sluice.airflow as airflow
+from sluice.airflow.agent_client import TaskFailedPermanently
+from sluice.airflow.operators import approved_form, job_form
 from sluice.etl.settings.pipelines import pipelines
 from sluice.etl.tasks import job_kinds
+from sluice.etl.verify.result import UnequalError
 from sluice.relay.jobs import DONE, PAUSED, JobRun, Jobs
+from sluice.tidb.moments import parse_moment
 from tests.dags.test_dags import DAGS
 from tests.sluice_airflow.counting_kind import CountingKind
 
@@ -60,7 +64,9 @@ def test_operators_have_the_fields_of_their_dags_forms_with_their_defaults(monke
     for kind, made in OPERATORS.items():
         params = runpy.run_path(str(DAGS / f"{kind}.py"))["PARAMS"]
         fields = {name: param.value for name, param in params.items()}
-        dropped = {"plan_only", "approve"} | ({"tasks"} if kind == "bootstrap" else set())
+        dropped = {"plan_only", "approve", "until_time", "at_time"} | (
+            {"tasks"} if kind == "bootstrap" else set()
+        )
         assert made.fields == {name: it for name, it in fields.items() if name not in dropped}
 
 
@@ -151,3 +157,61 @@ def test_the_asset_of_a_table_has_its_schema_and_its_name_apart():
     for text in ("orders", ".orders", "shop."):
         with pytest.raises(ValueError, match="names no table"):
             airflow.table_asset("shop", text)
+
+
+class ComparingKind(CountingKind):
+    """Ends at once, with a row that differs or none."""
+
+    equal = False
+
+    def run(self, settings, job, runner, show):
+        found = {"equal": self.equal, "differences": 0 if self.equal else 1, "ts": 5}
+        unequal = [] if self.equal else [{"name": "shop.orders", "differences": 1}]
+        with job.run(runner) as run:
+            run.end(DONE, result=found | {"unequal": unequal, "job": job.id, "seconds": 1.5})
+        return SimpleNamespace(state=DONE)
+
+    def check(self, summary):
+        if not self.equal:
+            raise UnequalError("a row differs")
+
+
+@pytest.mark.parametrize(("equal", "fails"), [(True, True), (True, False), (False, False)])
+def test_what_a_verification_found_is_in_the_event_of_its_asset(count, monkeypatch, equal, fails):
+    monkeypatch.setattr(job_kinds, "job_kind", lambda name: ComparingKind())
+    monkeypatch.setattr(ComparingKind, "equal", equal)
+    asset = airflow.verified_asset("shop")
+    events = {asset: SimpleNamespace(extra=None), "other": SimpleNamespace(extra=None)}
+    task = operator("1", outlets=[asset], fail_on_differences=fails)
+    assert task.execute(context() | {"outlet_events": events})["equal"] is equal
+    (job,) = count.list()
+    assert (asset.uri, events["other"].extra) == ("sluice://shop/verified", None)
+    assert events[asset].extra == {
+        "equal": equal,
+        "differences": int(not equal),
+        "unequal": [] if equal else ["shop.orders"],
+        "job": job.id,
+        "ts": 5,
+    }
+
+
+def test_differences_fail_a_verification_unless_it_says_otherwise_and_then_have_no_event(
+    count, monkeypatch
+):
+    monkeypatch.setattr(job_kinds, "job_kind", lambda name: ComparingKind())
+    asset = airflow.verified_asset("shop")
+    events = {asset: SimpleNamespace(extra=None)}
+    with pytest.raises(TaskFailedPermanently, match="a row differs"):
+        operator("1", outlets=[asset]).execute(context() | {"outlet_events": events})
+    assert events[asset].extra is None
+
+
+def test_a_moment_is_typed_or_picked_from_a_calendar_but_not_both():
+    picked = {"until": None, "until_time": "2026-11-22T12:00:00.000Z", "tables": ["a.b"]}
+    expected = {"until": "2026-11-22T12:00:00.000Z", "tables": ["a.b"]}
+    assert job_form(picked) == expected
+    assert job_form({"until": "7", "until_time": None}) == {"until": "7"}
+    assert approved_form(picked | {"approve": True}) == expected
+    assert parse_moment(expected["until"]) == parse_moment("2026-11-22T13:00:00+01:00")
+    with pytest.raises(TaskFailedPermanently, match="two moments: until is '7'"):
+        job_form({"until": "7", "until_time": "2026-11-22T12:00:00.000Z"})
