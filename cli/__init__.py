@@ -58,6 +58,7 @@ _COMMANDS = {
     "pump": "Run a pump in place of TiDB's.",
     "programs": "Check and install what the one-machine stack needs.",
     "dags": "Print the folder of the DAG files for Airflow.",
+    "completion": "Print what completes commands in a shell.",
     "bench": "Measure throughput and lag on this machine.",
 }
 

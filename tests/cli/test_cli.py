@@ -2,6 +2,8 @@
 
 import json
 import shutil
+import subprocess
+import sys
 from functools import partial
 from pathlib import Path
 
@@ -80,3 +82,23 @@ def test_a_speed_that_is_none_is_wrong_usage(sluice, speed):
 def test_an_unknown_part_is_an_error_in_one_line(sluice):
     assert "foo" in one_error_line(sluice("up", "foo"))
     assert "Traceback" in sluice("--debug", "up", "foo").stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"), [("sluice resto", "restore"), ("sluice undo --d", "--dry-run")]
+)
+def test_bash_completes_commands_and_options(words: str, expected: str) -> None:
+    script = (
+        'eval "$(sluice completion bash)"\n'
+        f"COMP_WORDS=({words}); COMP_CWORD={len(words.split()) - 1}\n"
+        '_sluice_completion sluice; printf "%s\\n" "${COMPREPLY[@]}"\n'
+    )
+    folder = str(Path(sys.executable).parent)
+    done = subprocess.run(
+        ["bash", "--norc", "-c", script],
+        env={"PATH": f"{folder}:/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.split() == [expected], done.stderr
