@@ -37,11 +37,10 @@ _RESERVED_OPTIONS = {
 }
 EXACTLY_ONCE, AT_LEAST_ONCE = "exactly-once", "at-least-once"
 _MAX_MESSAGE_BYTES = 1_000_000_000
-_FORMATS_TO_COME = ("simple",)
 _WITH_REGISTRY = ("avro", "debezium-avro")
-_WITH_ZONE = ("canal-json", "open-protocol", "avro")
+_WITH_ZONE = ("canal-json", "open-protocol", "avro", "simple")
 """Formats whose TIMESTAMPs are in a zone that can be set."""
-_WITH_WATERMARKS = ("canal-json", "debezium-json", "open-protocol")
+_WITH_WATERMARKS = ("canal-json", "debezium-json", "open-protocol", "simple")
 _SUBJECTS = ("topic-name", "record-name", "topic-record-name")
 
 
@@ -96,7 +95,8 @@ class Kafka:
     """How long brokers may take to answer before the connection is made again, in s."""
     format: str = BINLOG
     """``binlog``: TiDB Binlog's protobuf, one message a transaction. Others have a message a row
-    change: ``canal-json``, ``debezium-json``, ``debezium-avro``, ``avro``, ``open-protocol``.
+    change: ``canal-json``, ``debezium-json``, ``debezium-avro``, ``avro``, ``open-protocol``,
+    ``simple``.
     """
     fidelity: str = LOSSLESS
     """``lossless``, or ``as-ticdc``: TiCDC's values also where they lose something."""
@@ -268,11 +268,9 @@ class Kafka:
             raise ValueError(f"[kafka] partitions = {self.partitions}: must not be below 0")
 
     def _check_format(self) -> None:
-        known = [name for name in FORMATS if name not in _FORMATS_TO_COME]
-        if self.format not in known:
-            coming = ": it is not written yet" if self.format in _FORMATS_TO_COME else ""
+        if self.format not in FORMATS:
             raise ValueError(
-                f"[kafka] format = {self.format!r}{coming}; must be one of {', '.join(known)}"
+                f"[kafka] format = {self.format!r}; must be one of {', '.join(FORMATS)}"
             )
         if self.fidelity not in FIDELITIES:
             raise ValueError(

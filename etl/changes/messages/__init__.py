@@ -32,6 +32,7 @@ from sluice.etl.changes.messages.routing import (
     check_expression,
     is_of_one_table,
 )
+from sluice.etl.changes.messages.simple import Bootstraps, Simple
 
 __all__ = [
     "AS_TICDC",
@@ -42,6 +43,7 @@ __all__ = [
     "FORMATS",
     "LOSSLESS",
     "PARTITION_0",
+    "Bootstraps",
     "Dispatch",
     "Encoder",
     "Message",
@@ -68,6 +70,7 @@ _ENCODERS: dict[str, Callable[[MessageFormat], Encoder]] = {
     "debezium-avro": DebeziumAvro,
     "debezium-json": DebeziumJson,
     "open-protocol": OpenProtocol,
+    "simple": Simple,
 }
 FORMATS = (BINLOG, *_ENCODERS)
 

@@ -51,7 +51,7 @@ from sluice.tidb.ddl_job import DdlJob
 from sluice.tidb.schema import Column, Table
 
 _ROW_TYPES = {INSERT: "INSERT", UPDATE: "UPDATE", DELETE: "DELETE"}
-_DDL_TYPES = {
+DDL_TYPES = {
     Action.CREATE_TABLE: "CREATE",
     Action.CREATE_TABLES: "CREATE",
     Action.RENAME_TABLE: "RENAME",
@@ -159,7 +159,7 @@ class CanalJson(Encoder):
 
     def ddl(self, job: DdlJob, built_ms: int) -> list[Message]:
         """Return the message of a DDL statement."""
-        name = _DDL_TYPES.get(job.type, "QUERY")  # type: ignore[call-overload]
+        name = DDL_TYPES.get(job.type, "QUERY")  # type: ignore[call-overload]
         value = b"".join(
             (
                 self._head(job.schema_name, job.table_name, NULL),

@@ -139,6 +139,10 @@ class Encoder(ABC):
     """The zone in which it takes TIMESTAMPs."""
     splits_key_changes = False
     """An update of the key is messages about the old key, and a last one about the new key."""
+    describes_tables = False
+    """Rows come behind a message with their table's schema, which is in `schemas`, not a registry:
+    see `sluice.etl.changes.messages.simple`.
+    """
 
     @property
     def schemas(self) -> list[MessageSchema]:

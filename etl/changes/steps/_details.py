@@ -232,12 +232,14 @@ class FlushDetail(StepDetail):
 
 
 class MessageSchema(NamedTuple):
-    """A schema of messages that a registry has; messages hold its number in a step's detail."""
+    """A schema of messages; where a registry has it, they hold its number in a step's detail."""
 
     record: str
-    """The full name of its record."""
+    """The full name of its record; in the Simple protocol of its table."""
     part: str
-    """`key` or `value`: what of messages it describes."""
+    """`key` or `value`: what of messages it describes; in the Simple protocol `table` and its
+    version.
+    """
     text: str
 
 

@@ -17,7 +17,7 @@ import confluent_kafka
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from sluice.etl.changes.formats.binlog_file import FOOTER, HEADER, commit_ts_of, split_records
-from sluice.etl.changes.messages import BINLOG, Message, encoder_for, split_changes
+from sluice.etl.changes.messages import BINLOG, Bootstraps, Message, encoder_for, split_changes
 from sluice.etl.changes.steps import MessageSchema, ScopedDdl, Step, TransactionDetail
 from sluice.etl.changes.write_plans.kafka_binlog import ddl_message
 from sluice.etl.downstream import Checkpoint, Savepoint, SavepointFile
@@ -32,6 +32,7 @@ from sluice.etl.downstream.sinks._kafka_client import (
 )
 from sluice.etl.downstream.sinks._kafka_topics import (
     RESUME_CONFIG,
+    Place,
     ResumeRecord,
     Topics,
     TransactionMarkers,
@@ -55,6 +56,7 @@ class KafkaSink(BinlogSink):
         self._client = _client(options, cluster_id)
         self._topics = Topics(options, self._client)
         self._markers = TransactionMarkers()
+        self._bootstraps = Bootstraps()
         self._job = job
         self._resume_topic = resume_topic(options, cluster_id)
         self._producer: Producer | None = None
@@ -80,6 +82,7 @@ class KafkaSink(BinlogSink):
         self._in_transaction, self._pieces, self._offset = False, [], -1
         self._rejected, self._rejected_at = None, ""
         self._watermark_due_s, self._markers = 0.0, TransactionMarkers()
+        self._bootstraps = Bootstraps()
         try:
             self._savepoint.path.parent.mkdir(parents=True, exist_ok=True)
             found = self._savepoint.load()
@@ -184,8 +187,24 @@ class KafkaSink(BinlogSink):
         if self._options.transaction_topic:
             for marker in self._markers.before(message, int(time.time() * 1000)):
                 self._send(marker, self._options.transaction_topic)
+        self._send_bootstrap(message, schemas, place)
         partition = place.partition(row_hash, message.commit_ts)
         self._send(self._identified(message, schemas, place.topic), place.topic, partition)
+
+    def _send_bootstrap(
+        self, message: Message, schemas: Sequence[MessageSchema], place: Place
+    ) -> None:
+        """Send the schema of a row's table to all its partitions, if the format wants it now.
+
+        It is no event of the transaction: markers don't count it.
+        """
+        if self._encoder is None or not self._encoder.describes_tables:
+            return
+        built_ms = int(time.time() * 1000)
+        due = self._bootstraps.before(message, schemas, time.monotonic(), built_ms)
+        if due is not None:
+            for partition in range(place.partitions):
+                self._send(due, place.topic, partition)
 
     def _end_transaction(self) -> None:
         if self._options.transaction_topic:

@@ -147,8 +147,8 @@ KAFKA = '[downstream]\ntype = "kafka"\n[kafka]\nbrokers = "a:1"\nsavepoint = "/s
             r"\[kafka\] format = 'binlog' goes to partition 0 of one topic, exactly once",
         ),
         (
-            f'{KAFKA}format = "simple"\n',
-            r"\[kafka\] format = 'simple': it is not written yet; must be one of binlog, avro",
+            f'{KAFKA}format = "maxwell"\n',
+            r"\[kafka\] format = 'maxwell'; must be one of binlog, avro",
         ),
         (
             f'{KAFKA}format = "avro"\n',
@@ -197,7 +197,7 @@ KAFKA = '[downstream]\ntype = "kafka"\n[kafka]\nbrokers = "a:1"\nsavepoint = "/s
         ),
         (
             f"{KAFKA}watermark-interval-s = 1\n",
-            r"\[kafka\] watermark-interval-s is for format = .*'open-protocol', not for 'binlog'",
+            r"\[kafka\] watermark-interval-s is for format = .*'simple', not for 'binlog'",
         ),
         (
             f'{KAFKA}format = "open-protocol"\nwatermark-interval-s = -1\n',

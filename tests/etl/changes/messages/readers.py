@@ -11,6 +11,7 @@ from tests.etl.changes.messages.debezium_avro_reader import DebeziumAvroReader
 from tests.etl.changes.messages.debezium_reader import DebeziumReader
 from tests.etl.changes.messages.open_reader import OpenReader
 from tests.etl.changes.messages.recorded_messages import Reader
+from tests.etl.changes.messages.simple_reader import SimpleReader
 
 READERS: dict[str, tuple[MessageFormat, Callable[[], Reader]]] = {
     "canal-json": (MessageFormat("canal-json"), CanalReader),
@@ -19,6 +20,7 @@ READERS: dict[str, tuple[MessageFormat, Callable[[], Reader]]] = {
         CanalReader,
     ),
     "open-protocol": (MessageFormat("open-protocol"), OpenReader),
+    "simple": (MessageFormat("simple"), SimpleReader),
     "avro": (MessageFormat("avro"), AvroReader),
     "debezium-avro": (MessageFormat("debezium-avro"), DebeziumAvroReader),
     "debezium-json": (MessageFormat("debezium-json", with_schema=True), DebeziumReader),

@@ -11,14 +11,21 @@ import json
 import struct
 import urllib.parse
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from sluice.etl.changes.messages import Message, MessageFormat, encoder_for, split_changes
+from sluice.etl.changes.messages import (
+    Bootstraps,
+    Message,
+    MessageFormat,
+    encoder_for,
+    split_changes,
+)
 from sluice.etl.changes.planning import BatchPayload, PrepareOptions, prepare_steps
 from sluice.etl.changes.recorded_schema import RecordedSchema
+from sluice.etl.changes.steps import MessageSchema
 from sluice.relay import RelayLog
 from sluice.tidb.schema import Column
 from tests.etl.changes.messages.schema_ids import identified
@@ -56,16 +63,27 @@ class Change(NamedTuple):
 
 def messages_of(relay: RelayLog, options: MessageFormat) -> Iterator[Message]:
     """Yield the messages of everything in a relay log."""
-    encoder = encoder_for(options)
+    encoder, bootstraps = encoder_for(options), Bootstraps()
     batch = BatchPayload.from_windows(relay.windows(0))
     for step in prepare_steps(
         relay.url, batch, PrepareOptions("kafka_messages", message_format=options)
     ):
         if step.kind == "transaction":
             messages = (message for _, message in split_changes(step.payload))
-            yield from identified(messages, step.detail.schemas)
+            if encoder.describes_tables:
+                yield from _described(messages, step.detail.schemas, bootstraps)
+            else:
+                yield from identified(messages, step.detail.schemas)
         elif step.kind == "ddl":
             yield from identified(encoder.ddl(step.detail, BUILT_MS), encoder.schemas)
+
+
+def _described(
+    messages: Iterable[Message], schemas: Sequence[MessageSchema], bootstraps: Bootstraps
+) -> Iterator[Message]:
+    for message in messages:
+        due = bootstraps.before(message, schemas, 1.0, BUILT_MS)
+        yield from [due, message] if due else [message]
 
 
 def rebuilt(changes: Iterable[Change | None]) -> dict[str, Counter[Any]]:

@@ -87,7 +87,7 @@ def test_every_change_is_a_message_with_its_values(
     assert count > 100
 
 
-@pytest.mark.parametrize("name", ["canal-json", "open-protocol", "avro"])
+@pytest.mark.parametrize("name", ["canal-json", "open-protocol", "avro", "simple"])
 def test_timestamps_are_in_the_zone_of_the_settings(name: str, whole: RelayLog) -> None:
     options, new_reader = READERS[name]
     moments: dict[str, list[datetime.datetime]] = {}

@@ -61,7 +61,7 @@ def consumed(options: Kafka) -> list[Message]:
     return found
 
 
-@pytest.mark.parametrize("name", ["canal-json", "debezium-json", "open-protocol"])
+@pytest.mark.parametrize("name", ["canal-json", "debezium-json", "open-protocol", "simple"])
 def test_a_topic_has_every_change_once_and_rebuilds_the_tables(
     name: str, relay: RelayLog, topic: Kafka
 ) -> None:
@@ -190,7 +190,7 @@ def test_a_topic_of_another_format_is_refused_by_name(topic: Kafka) -> None:
     sink.close()
 
 
-@pytest.mark.parametrize("name", ["canal-json", "open-protocol"])
+@pytest.mark.parametrize("name", ["canal-json", "open-protocol", "simple"])
 def test_a_watermark_is_in_the_transaction_that_it_closes_and_shows_where_to_go_on(
     name: str, topic: Kafka
 ) -> None:
