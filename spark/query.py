@@ -45,6 +45,12 @@ class ChangeQuery:
             raise ChangesError(
                 'the option "table" is missing', hint='.option("table", "db.orders")'
             )
+        if "`" not in table and any(sign in table for sign in "*?"):
+            raise ChangesError(
+                f'the option "table" is {table!r}, a pattern: a frame has the columns of one table',
+                hint='load each table by its name (in backquotes one with * or ?: "db.`a*`"), or'
+                f" take `sluice.spark.tables_as_of(spark, moment, {table!r})`, a frame a table",
+            )
         moments = (options.get(name) for name in ("since", "until"))
         since, until = (parse_moment(text) if text else None for text in moments)
         return cls(settings_from(options), TableName.parse(table), since, until)

@@ -18,6 +18,7 @@ from sluice.etl.settings import Settings
 from sluice.relay import RelayLog
 from sluice.spark import ChangesError, SluiceDataSource, portions
 from sluice.spark.data_source import ChangeReader
+from sluice.spark.query import ChangeQuery
 from sluice.tidb.rows import encode_insert
 from tests.etl.history.archive.archiving import LocalJobs, settings_of
 from tests.etl.relay_from_recording import RECORDINGS, land
@@ -209,3 +210,15 @@ def _last(told: Story) -> int:
     last = RelayLog.open(told.url).last()
     assert last is not None
     return last.hi
+
+
+@pytest.mark.parametrize("name", ["shop.*", "shop.order_?"])
+def test_a_pattern_is_refused_with_the_function_that_takes_one(name: str) -> None:
+    with pytest.raises(ChangesError, match="a pattern: a frame has the columns of one") as caught:
+        ChangeQuery.from_options({"table": name, "relay": "file:///relay"})
+    assert f"tables_as_of(spark, moment, {name!r})" in str(caught.value.hint)
+
+
+def test_a_table_whose_name_looks_like_a_pattern_is_named_in_backquotes() -> None:
+    query = ChangeQuery.from_options({"table": "shop.`a*`", "relay": "file:///relay"})
+    assert query.table == ("shop", "a*")
