@@ -21,16 +21,17 @@ Row = dict[str, Any]
 
 _CI = {"charset": "utf8mb4", "collate": "utf8mb4_general_ci"}
 _BIN = {"charset": "utf8mb4", "collate": "utf8mb4_bin"}
-_PARTITIONS: dict[str, Any] = {
-    "type": 1,
-    "expr": "`p`",
-    "enable": True,
-    "num": 2,
-    "definitions": [
-        {"id": 900, "name": {"O": "p0", "L": "p0"}, "less_than": ["2"]},
-        {"id": 901, "name": {"O": "p1", "L": "p1"}, "less_than": ["100"]},
-    ],
-}
+
+
+def _partitions(first_id: int) -> dict[str, Any]:
+    bounds = ("p0", "2"), ("p1", "100")
+    definitions = [
+        {"id": number, "name": {"O": name, "L": name}, "less_than": [bound]}
+        for number, (name, bound) in enumerate(bounds, first_id)
+    ]
+    return {"type": 1, "expr": "`p`", "enable": True, "num": 2, "definitions": definitions}
+
+
 TABLES = {
     "account": Table(
         101,
@@ -96,7 +97,12 @@ TABLES = {
         ),
     ),
     "parted": Table(
-        107, 1, "rnd", "parted", (Column(1, "p", 0, 3), Column(2, "v", 1, 3)), partition=_PARTITIONS
+        107,
+        1,
+        "rnd",
+        "parted",
+        (Column(1, "p", 0, 3), Column(2, "v", 1, 3)),
+        partition=_partitions(900),
     ),
     "parted_key": Table(
         108,
@@ -105,7 +111,7 @@ TABLES = {
         "parted_key",
         (Column(1, "p", 0, 3, 3), Column(2, "k", 1, 15, 3, 20, **_BIN), Column(3, "v", 2, 3)),
         (Index(1, "PRIMARY", (("k", 1, -1), ("p", 0, -1)), unique=True, primary=True),),
-        partition=_PARTITIONS,
+        partition=_partitions(902),
     ),
 }
 CREATE = (
