@@ -169,7 +169,7 @@ class CapturedRows:
             for handle, old, new in self._values._row_changes(table, mutation):
                 known = new if old is None else old
                 assert known is not None
-                if table.handle_kind == "common":
+                if any(column.collate == "utf8mb4_general_ci" for column in _key_columns(table)):
                     handle = _folded_handle(table, known)
                 place = _partition(table, known)
                 by_table.setdefault(table.id, []).append((record_key(place, handle), old, new))
@@ -179,13 +179,19 @@ class CapturedRows:
         return found
 
 
+def _key_columns(table: Table) -> list[Column]:
+    if table.handle_kind != "common":
+        return []
+    return [column for column, _ in handle_columns(table)]
+
+
 def _folded_handle(table: Table, row: Datums) -> bytes:
     """Return a handle that is equal for texts that are equal in general_ci; text is in the value.
 
     `encode_insert` leaves the handle of such a row as the text itself, TiDB has its weights.
     """
     found = b""
-    for column, _ in handle_columns(table):
+    for column in _key_columns(table):
         value = decode_datum(row[column.id])[0].value
         assert isinstance(value, bytes) and column.kind == "text"
         text = unicodedata.normalize("NFD", value.decode().rstrip(" ").upper())

@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -24,6 +24,9 @@ from sluice.tidb.rows import ROWID_NAME, encode_delete, encode_insert, encode_up
 from sluice.tidb.schema import Column, Index, Schema, Table
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.preparing import local_preparer
+
+if TYPE_CHECKING:
+    from tests.etl.captured_rows import CapturedRows
 
 _TYPES = {
     "tinyint": 1,
@@ -195,10 +198,20 @@ def partitioned(kind: int, expr: str, *definitions: tuple[int, str, str]) -> dic
 
 
 class Story:
-    """`server` is the downstream. Every method is one committed transaction."""
+    """`server` is the downstream. Every method is one committed transaction.
 
-    def __init__(self, server: MariaDBServer, folder: Path, cluster_id: int = 7) -> None:
+    With `captured` its rows come as a capture of them lands.
+    """
+
+    def __init__(
+        self,
+        server: MariaDBServer,
+        folder: Path,
+        cluster_id: int = 7,
+        captured: CapturedRows | None = None,
+    ) -> None:
         self.server = server
+        self._captured = captured
         self.cluster_id = cluster_id
         self._url = f"file://{folder}/relay"
         self._relay = RelayLog.open(self._url)
@@ -287,9 +300,13 @@ class Story:
         The relay log describes their tables as they are without later DDL.
         """
         self._ts += 10
+        found = [(of.id, kind, row) for of, kind, row in changes]
+        if self._captured is not None:
+            self._captured.define(*(of for of, _, _ in changes))
+            found = self._captured.take([(self._ts, changes)])[self._ts]
         rows = [
-            (self._ts, self._ts - 1, n, of.id, self._version, kind, row)
-            for n, (of, kind, row) in enumerate(changes)
+            (self._ts, self._ts - 1, n, table_id, self._version, kind, row)
+            for n, (table_id, kind, row) in enumerate(found)
         ]
         self._window(rows, {of.id: self._tables.get(of.id, of) for of, _, _ in changes}, [])
 

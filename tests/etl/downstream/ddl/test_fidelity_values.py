@@ -5,12 +5,16 @@ their whole row.
 from __future__ import annotations
 
 import json
+import random
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from sluice.relay import DELETE, INSERT, UPDATE
 from sluice.tidb.rows import ROWID_NAME, encode_delete, encode_insert, encode_update
 from sluice.tidb.schema import Table
+from tests.etl.captured_rows import CapturedRows
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.story import Story, column, table
 
@@ -99,10 +103,12 @@ def finds_greatest_float(server: MariaDBServer) -> bool:
         return found == 1
 
 
+@pytest.mark.parametrize("is_captured", [False, True], ids=["binlogs", "captured"])
 def test_values_come_and_go_by_key_and_by_their_whole_row(
-    mariadb: MariaDBServer, tmp_path: Path
+    mariadb: MariaDBServer, tmp_path: Path, is_captured: bool
 ) -> None:
-    story = Story(mariadb, tmp_path)
+    captured = CapturedRows(tmp_path, random.Random(1)) if is_captured else None
+    story = Story(mariadb, tmp_path, captured=captured)
     made: dict[str, tuple[Table, list[dict[str, Any]], list[bytes | None]]] = {}
     for number, (sql, pairs) in enumerate(VALUES.items()):
         values = [pair[0] if isinstance(pair, tuple) else pair for pair in pairs]
