@@ -450,3 +450,24 @@ def test_at_least_once_has_no_gaps_between_offsets_and_every_change(
     check_whole(relays["shop"], options)
     for messages in read_topics(options.brokers, prefix_of(options) + ".").values():
         assert [message.offset() for message in messages] == list(range(len(messages)))
+
+
+def test_every_partition_has_a_tables_schema_before_its_rows_and_markers_count_none(
+    relays: dict[str, RelayLog], options: Kafka
+) -> None:
+    options = replace(options, format="simple")
+    applied(relays["shop"], options)
+    rows: Counter[str] = Counter()
+    for messages in row_topics(options).values():
+        known = set()
+        for message in messages:
+            value = json.loads(message.value or b"")
+            if value["type"] == "BOOTSTRAP":
+                schema = value["tableSchema"]
+                known.add((schema["schema"], schema["table"], schema["version"]))
+            elif "schemaVersion" in value:
+                assert (value["database"], value["table"], value["schemaVersion"]) in known
+                rows[str(value["commitTs"])] += 1
+        assert known
+    counts = {m["id"]: m["event_count"] for m in markers(options) if m["status"] == "END"}
+    assert counts == rows
