@@ -283,6 +283,36 @@ def test_locks_of_a_dead_tidb_are_ended_and_one_that_lives_is_named(captured, mo
     captured.until(lambda: not captured.capture.status().held_back_by)
 
 
+def test_transactions_that_die_at_any_stage_end_as_their_primary_keys_say(captured, monkeypatch):
+    monkeypatch.setattr(lock_watch, "_STANDSTILL_S", 0.1)
+    monkeypatch.setattr(lock_watch, "_LOOK_INTERVAL_S", 0.1)
+    monkeypatch.setattr("sluice.devstack.tidb.store._SMALL_LOCK_TTL_MS", 200)
+    world, chosen = captured.world, random.Random(11)
+    for _ in range(6):
+        for _ in range(5):
+            keys = chosen.sample(KEYS, chosen.randint(1, 4))
+            values = {key: chosen.choice([b"1", b"22", LONG, None]) for key in keys}
+            txn = captured.do(world.begin, values)
+            if not txn.changes:
+                continue
+            stage = chosen.choice(["some keys", "all keys", "committed", "rolled back"])
+            if stage == "some keys":
+                captured.do(world.prewrite, txn, chosen.randint(1, len(txn.changes)))
+            elif stage == "committed":
+                captured.do(world.commit, txn)
+            else:
+                captured.do(world.prewrite, txn)
+            if stage == "rolled back":
+                captured.do(world.store.rollback, txn.primary, txn.start_ts)
+            for key in txn.changes:
+                captured.do(world.store.abandon, key, txn.start_ts)
+            if chosen.random() < 0.3:
+                captured.do(world.changes.split, chosen.choice(KEYS))
+        captured.catch_up()
+        captured.until(lambda: captured.capture.status().unmatched_prewrites == 0)
+        world._locked.clear()
+
+
 def test_a_tikv_without_multiplexed_change_data_ends_the_capture_and_says_which_version_has_it(
     tmp_path, monkeypatch
 ):
