@@ -24,6 +24,7 @@ from urllib.parse import urlsplit
 import pyarrow as pa
 from pyspark.errors import PySparkException
 
+from sluice.errors import Signal
 from sluice.etl.settings import Spark
 from sluice.etl.spark import session as spark_session
 from sluice.etl.spark._line import ALIVE, BATCH, CALL, END, FAILED, WorkerConnection
@@ -32,7 +33,7 @@ from sluice.etl.spark.job import TaskFrame, tagged
 from sluice.etl.spark.persistent_worker_task import IDLE_TIMEOUT_S, ServeCalls
 from sluice.etl.spark.worker_tuning import TEXTS
 
-__all__ = ["PersistentWorker"]
+__all__ = ["NoFreeCore", "PersistentWorker"]
 
 log = logging.getLogger("sluice.spark")
 
@@ -46,6 +47,10 @@ _MAX_LIFETIME_S = 60.0
 _HEARTBEAT_TIMEOUT_S = 30.0
 _NO_THREAD = "can't start new thread"
 _numbers = itertools.count(1)
+
+
+class NoFreeCore(Signal):
+    """Spark has no core for a worker yet; its job waits for one, and is asked for again."""
 
 
 class PersistentWorker:
@@ -69,26 +74,32 @@ class PersistentWorker:
         self._line: WorkerConnection | None = None
         self._jobs: list[_WorkerJob] = []
         """The newest, and those before it that may not be over."""
+        self._starting: _StartingWorker | None = None
+        """The one that waits for a core, between two calls of `is_ready`."""
+        self._lacked_core = False
         self._came = 0.0
         # What goes to Spark by TLS must not come back in the clear.
         self._again = float("inf") if server.uses_tls else 0.0
         self._logged = False
         self._is_released = False
 
-    def is_ready(self, max_age_s: float | None = None) -> bool:
+    def is_ready(self, max_age_s: float | None = None, core_timeout_s: float | None = None) -> bool:
         """Return whether a worker stands by.
 
         Begins one if none does, or it has stood for `max_age_s`, and waits until it has come. False
         if none comes: then it is not tried again for a while. Raises SparkUnavailableError where
-        the server is away, or goes meanwhile.
+        the server is away, or goes meanwhile; NoFreeCore where its job has waited for a core for
+        `core_timeout_s`, and goes on waiting.
         """
         now = time.monotonic()
         if self._line is not None and now >= self._came + (
             _MAX_LIFETIME_S if max_age_s is None else max_age_s
         ):
             self.release()
-        if self._line is None and now >= self._again:
-            self._line = self._start_worker()
+        is_worth_trying = core_timeout_s is not None and self._lacked_core
+        if self._line is None and (now >= self._again or is_worth_trying):
+            self._lacked_core = False
+            self._line = self._start_worker(core_timeout_s)
             self._came = time.monotonic()
             if self._line is None:
                 self._again = self._came + _RETRY_INTERVAL_S
@@ -136,15 +147,17 @@ class PersistentWorker:
         line, self._line = self._line, None
         if line is not None:
             line.close()
+        if (starting := self._starting) is not None:
+            starting.end()
 
-    def _start_worker(self) -> WorkerConnection | None:
-        """Return the connection to a worker.
+    def _start_worker(self, core_timeout_s: float | None) -> WorkerConnection | None:
+        """Return the connection to a worker. Raises as `is_ready`.
 
         Where this machine has no socket, address or thread for it none comes, as if Spark had no
         core.
         """
         try:
-            return self._begin()
+            return self._begin(core_timeout_s)
         except (OSError, RuntimeError) as error:
             if isinstance(error, RuntimeError) and not str(error).startswith(_NO_THREAD):
                 raise
@@ -154,48 +167,71 @@ class PersistentWorker:
             )
             return None
 
-    def _begin(self) -> WorkerConnection | None:
-        """Begin the job and wait for its worker.
+    def _begin(self, core_timeout_s: float | None) -> WorkerConnection | None:
+        """Begin the job, or take up the one that waits for a core, and wait for its worker.
 
         The job before is over first, usually in no time: so Spark has its Python process to give,
         and needs no new one, which would load all it needs for a second of a core.
         """
-        self._is_released = False
-        if self._jobs:
-            self._jobs[-1].over.wait(_SHUTDOWN_TIMEOUT_S)
-        self._cancel_stalled()
-        spark_session.check_reachable(self._server)  # pyspark tries for seconds
-        key = secrets.token_bytes(32)
-        with socket.create_server((local_address_towards(self._server.remote), 0)) as listener:
-            host, port = listener.getsockname()[:2]
-            job = _WorkerJob(
-                self._spark, ServeCalls(self._function, *self._schemas, host, port, key)
-            )
-            deadline, line = time.monotonic() + _START_TIMEOUT_S, None
-            try:
-                while not (job.is_over or self._is_released) and time.monotonic() < deadline:
-                    listener.settimeout(0.1)
-                    try:
-                        line = _authenticate(listener.accept()[0], key)
-                    except TimeoutError:
-                        spark_session.check_reachable(self._server)
-                        continue
-                    if line is not None:
-                        self._logged = False
-                        self._jobs.append(job)
-                        return line
-            finally:
-                if line is None:
-                    job.cancel()
+        starting, self._starting = self._starting, None
+        # a worker that came between two calls, and got no answer, has ended without a failure
+        missed = starting is not None and starting.job.is_over and not starting.job.failure
+        if starting is not None and (missed or self._is_released):
+            starting.end()
+            starting = None
+        if starting is None:
+            starting = self._new_start()
+        timeout_s = _START_TIMEOUT_S if core_timeout_s is None else core_timeout_s
+        line = self._accept(starting, starting.job.began + timeout_s)
+        if line is not None:
+            starting.listener.close()
+            self._logged = False
+            self._jobs.append(starting.job)
+            return line
+        self._lacked_core = not (starting.job.is_over or self._is_released)
+        if self._lacked_core and core_timeout_s is not None:
+            self._starting = starting
+            if self._is_released:  # meanwhile, by another thread, which may not have seen it
+                starting.end()
+            raise NoFreeCore
+        starting.end()
         if not (self._logged or self._is_released):
             self._logged = True
             log.warning(
                 "no persistent Spark worker came to %s:%d (%s): every window is a Spark job of"
                 " its own",
-                host,
-                port,
-                job.failure or f"within {_START_TIMEOUT_S:.0f} s",
+                *starting.address,
+                starting.job.failure or f"within {timeout_s:.0f} s",
             )
+        return None
+
+    def _new_start(self) -> _StartingWorker:
+        self._is_released = False
+        if self._jobs:
+            self._jobs[-1].over.wait(_SHUTDOWN_TIMEOUT_S)
+        self._cancel_stalled()
+        spark_session.check_reachable(self._server)  # pyspark tries for seconds
+        return _StartingWorker(self._spark, self._server, self._function, self._schemas)
+
+    def _accept(self, starting: _StartingWorker, deadline: float) -> WorkerConnection | None:
+        """Return the connection of a worker that comes by `deadline` (monotonic clock, s).
+
+        The job is looked at once at least. None, too, once the job is over or is released. Whatever
+        is raised ends the job.
+        """
+        try:
+            while not (starting.job.is_over or self._is_released):
+                left_s = deadline - time.monotonic()
+                try:
+                    if (line := starting.accept(min(max(left_s, 0.001), 0.1))) is not None:
+                        return line
+                except TimeoutError:
+                    spark_session.check_reachable(self._server)
+                if left_s <= 0:
+                    break
+        except BaseException:
+            starting.end()
+            raise
         return None
 
     def _cancel_stalled(self) -> None:
@@ -207,6 +243,39 @@ class PersistentWorker:
         for job in self._jobs:
             if time.monotonic() > job.began + _MAX_LIFETIME_S + IDLE_TIMEOUT_S:
                 job.cancel()
+
+
+class _StartingWorker:
+    """A job whose worker is to come, and the socket that it comes to."""
+
+    def __init__(
+        self,
+        spark: Any,
+        server: Spark,
+        function: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]],
+        schemas: tuple[pa.Schema, pa.Schema],
+    ) -> None:
+        self._key = secrets.token_bytes(32)
+        self.listener = socket.create_server((local_address_towards(server.remote), 0))
+        try:
+            host, port = self.address = self.listener.getsockname()[:2]
+            self.job = _WorkerJob(spark, ServeCalls(function, *schemas, host, port, self._key))
+        except BaseException:
+            self.listener.close()
+            raise
+
+    def accept(self, timeout_s: float) -> WorkerConnection | None:
+        """Return the worker's connection; None if another process connected.
+
+        Raises TimeoutError.
+        """
+        self.listener.settimeout(timeout_s)
+        return _authenticate(self.listener.accept()[0], self._key)
+
+    def end(self) -> None:
+        """Close the socket and cancel the job."""
+        self.listener.close()
+        self.job.cancel()
 
 
 class _WorkerJob:

@@ -53,19 +53,28 @@ class RemoteFunction:
         """Until this time (monotonic clock, s) all calls are jobs."""
 
     def __call__(
-        self, tasks: pa.Table, timeout_s: float, *, alone: bool
+        self,
+        tasks: pa.Table,
+        timeout_s: float,
+        *,
+        alone: bool,
+        core_timeout_s: float | None = None,
     ) -> Iterator[pa.RecordBatch]:
         """Yield the function's results for these rows, as they come.
 
         `alone`: one worker takes all of them, one call at a time; otherwise rows are mapped side by
         side. After `timeout_s` without a message the call is given up. Raises SparkError, which a
         WorkerError is too; SparkUnavailableError: the server was away before any worker had begun;
-        SlowWorkerError: the same call is a job next time.
+        SlowWorkerError: the same call is a job next time; NoFreeCore: a call `alone` found no core
+        for its worker within `core_timeout_s`, and nothing of it has begun.
         """
         with self._errors.translating():
             try:
                 if time.monotonic() >= self._fallback_until:
-                    yield from (self._pool.on_one if alone else self._pool)(tasks, timeout_s)
+                    if alone:
+                        yield from self._pool.on_one(tasks, timeout_s, core_timeout_s)
+                    else:
+                        yield from self._pool(tasks, timeout_s)
                     return
             except NoWorkerAvailable:
                 pass

@@ -2,7 +2,8 @@
 
 While the server is away, small calls are mapped in this process, by the same function. A Spark
 Connect server that was killed is there again after ten seconds and more, and its first Python
-worker some seconds later. A small window needs neither: it is some milliseconds of work.
+worker some seconds later. A small window needs neither: it is some milliseconds of work. So it is,
+too, while other jobs have all of Spark's cores.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from sluice.etl.spark.errors import (
     WorkerError,
     parse_worker_error,
 )
+from sluice.etl.spark.persistent_worker import NoFreeCore
 from sluice.etl.spark.remote_function import RemoteFunction
 from sluice.etl.spark.session_target import SessionTarget
 
@@ -38,6 +40,10 @@ LOCAL_FALLBACK_BYTES = 2**20
 _CONNECT_TIMEOUT_S = 10.0
 _IDLE_TIMEOUT_S = 60.0
 """Stop reconnecting after this long without a caller."""
+_CORE_TIMEOUT_S = 5.0
+"""How long a small call waits for a core: a job that ends or a worker that is renewed frees one
+sooner, the tasks of a large job may hold all of them for minutes.
+"""
 _CLOSE_TIMEOUT_S = 1.0
 _POLL_INTERVAL_S = 0.1
 
@@ -70,6 +76,8 @@ class ResilientFunction:
         self._function: RemoteFunction | None = None
         self._reconnector: _Reconnector | None = None
         self._check: Callable[[], None] = _nothing
+        self._is_suspect = False
+        """Whether a call lost its worker since one succeeded, and may be what killed it."""
 
     def connect(self, timeout_s: float, check: Callable[[], None] = _nothing) -> None:
         """Connect to a session.
@@ -112,23 +120,33 @@ class ResilientFunction:
         """Call the function as RemoteFunction does, after `connect`.
 
         `is_small`: the call is at most LOCAL_FALLBACK_BYTES, and is mapped in this process while
-        the server is away. Where only its worker has died another one is waited for: the call may
-        be what killed it. Raises SparkError, also where a session is missing that is needed.
+        the server is away, or has no free core. Where only its worker has died another one is
+        waited for: the call may be what killed it. Raises SparkError, also where a session is
+        missing that is needed.
         """
         function = self._function or self._wait_for_session(timeout_s, or_away=is_small)
         if function is None:
             yield from self._run_locally(tasks)
             return
         try:
-            yield from function(tasks, timeout_s, alone=alone)
+            may_be_local = is_small and alone and not self._is_suspect
+            core_timeout_s = _CORE_TIMEOUT_S if may_be_local else None
+            yield from function(tasks, timeout_s, alone=alone, core_timeout_s=core_timeout_s)
+            self._is_suspect = False
             return
-        except (WorkerError, SlowWorkerError):
+        except NoFreeCore:
+            pass
+        except WorkerError:
+            raise
+        except SlowWorkerError:
+            self._is_suspect = True
             raise
         except SparkUnavailableError:
             self._on_session_lost(function)
             if not (is_small and alone):
                 raise
         except SparkError:
+            self._is_suspect = True
             self._on_session_lost(function)
             raise
         yield from self._run_locally(tasks)
@@ -224,7 +242,7 @@ class ResilientFunction:
             except Exception as error:
                 if (
                     worker_error := parse_worker_error(
-                        str(error), "in this process, as Spark is away"
+                        str(error), "in this process, as Spark is away or busy"
                     )
                 ) is None:
                     raise

@@ -99,15 +99,17 @@ class WorkerPool:
             with self._changed:
                 self._row_count -= len(rows)
 
-    def on_one(self, tasks: pa.Table, timeout_s: float) -> Iterator[pa.RecordBatch]:
+    def on_one(
+        self, tasks: pa.Table, timeout_s: float, core_timeout_s: float | None = None
+    ) -> Iterator[pa.RecordBatch]:
         """Yield the function's results for these rows, as they come; one worker takes all of them.
 
-        One call at a time. Raises NoWorkerAvailable before any worker has begun, and otherwise as a
-        call of the pool does.
+        One call at a time. Raises NoWorkerAvailable, and NoFreeCore after `core_timeout_s`, before
+        any worker has begun, and otherwise as a call of the pool does.
         """
         with self._one_lock:
             worker = self._single()
-            if not worker.is_ready():
+            if not worker.is_ready(core_timeout_s=core_timeout_s):
                 raise NoWorkerAvailable
             yield from worker.call(tasks, timeout_s)
 

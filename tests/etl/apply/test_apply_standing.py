@@ -32,6 +32,7 @@ def test_wherever_the_worker_of_an_applier_dies_or_stands_still_all_is_applied_o
     ):
         # the steps of a busy machine are those of a quiet one
         monkeypatch.setattr(standing, name, seconds)
+    monkeypatch.setattr(resilient_function, "_CORE_TIMEOUT_S", 300.0)
     story = tell(mariadb, tmp_path)
     relay, made = tmp_path / "run" / "relay", resilient_function.ResilientFunction
     settings = Settings(

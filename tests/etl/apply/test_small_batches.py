@@ -32,7 +32,7 @@ def batch(size: int, changes: int) -> BatchPayload:
 
 
 def test_little_is_prepared_here(preparer):
-    with pytest.raises(WorkerError, match=r"parts/1.*\(in this process, as Spark is away\)"):
+    with pytest.raises(WorkerError, match=r"parts/1.*\(in this process, as Spark is away"):
         list(preparer(batch(1_000, 10)))
 
 

@@ -24,6 +24,7 @@ from sluice.etl.landing import _job_queue as _ahead
 from sluice.etl.landing.planner import WindowPlan, WindowPlanner
 from sluice.etl.settings import Settings
 from sluice.etl.spark import persistent_worker as standing
+from sluice.etl.spark import resilient_function
 from tests.etl.spark_fixture import SparkServer
 from tests.etl.stopped_work import Worker, Workshop, by_steps, leave_nothing, state_of, workers
 
@@ -69,6 +70,7 @@ def land(config: str, until_ts: str, patience_s: str, worker_stop: str, told: st
         300.0,
         3_000.0,
     )  # the steps of a busy machine are those of a quiet one
+    resilient_function._CORE_TIMEOUT_S = 300.0
     run_land(load_settings(config), start_ts=0, until_ts=int(until_ts), run_seconds=600)
 
 

@@ -14,13 +14,21 @@ import pytest
 
 from sluice.errors import SluiceError
 from sluice.etl.settings import Spark
-from sluice.etl.spark import session
+from sluice.etl.spark import resilient_function, session
 from sluice.etl.spark.errors import SparkError, SparkUnavailableError, WorkerError
 from sluice.etl.spark.resilient_function import ResilientFunction
 from sluice.etl.spark.session_target import SessionTarget
 from sluice.etl.spark.worker_tuning import TEXTS
 from tests.etl.spark.test_standing_worker import work
 from tests.etl.spark_fixture import SparkServer
+
+
+@pytest.fixture(scope="module", autouse=True)
+def patient() -> Iterator[None]:
+    """Wait for the first worker of a busy machine: only a server that is away is done without."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(resilient_function, "_CORE_TIMEOUT_S", 200.0)
+        yield
 
 
 class Away:

@@ -26,7 +26,7 @@ class Slow:
     def __init__(self, *_: Any) -> None:
         self.calls = 0
 
-    def is_ready(self, max_age_s: float | None = None) -> bool:
+    def is_ready(self, max_age_s: float | None = None, core_timeout_s: float | None = None) -> bool:
         return True
 
     def call(self, tasks: pa.Table, timeout_s: float) -> Iterator[pa.RecordBatch]:
