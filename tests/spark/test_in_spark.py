@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -13,6 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
+from sluice.devstack.launch.spark import java_home
 from sluice.etl.history.archive import archive_through
 from sluice.etl.settings import Settings
 from sluice.etl.spark.session import close
@@ -138,3 +142,27 @@ def test_tables_as_of_a_moment_are_frames_of_the_users_session(
         name: rows for name, rows in snapshot["tables"].items() if name in tables
     }
     assert "bank.account" in tables
+
+
+@pytest.mark.slow
+def test_a_classic_session_reads_the_same_changes_and_tables(
+    shop: Settings, spark: SparkSession
+) -> None:
+    snapshot = snapshot_of(RECORDINGS / "shop", "a_loaded")
+    words = [shop.relay.url, "bank.account", str(snapshot["ts"])]
+    # a process that has a Connect session passes its mode on in variables
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("SPARK_")}
+    ran = subprocess.run(
+        [sys.executable, "-m", "tests.spark.classic_session", *words],
+        cwd=Path(__file__).resolve().parents[2],
+        env=environment | {"JAVA_HOME": str(java_home()), "PYSPARK_PYTHON": sys.executable},
+        check=True,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    found = json.loads(ran.stdout.splitlines()[-1])
+    assert found["count"] == snapshot["tables"]["bank.account"] > 0
+    source = spark.read.format("sluice").option("relay", shop.relay.url)
+    changes = source.option("table", "bank.account").option("until", words[2]).load()
+    expected = changes.select("_op", "_commit_ts", "_pos").collect()
+    assert Counter(map(tuple, found["changes"])) == Counter(map(tuple, expected))
