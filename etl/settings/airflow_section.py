@@ -67,6 +67,8 @@ class Airflow:
     """What the DAG `verify` does about rows that differ: ``fail`` its run, or ``event``, only
     report them in the event of its asset.
     """
+    decisions: bool = False
+    """Whether the DAG `decide` asks for a decision in Airflow when replication has stopped."""
 
     def __post_init__(self) -> None:
         if not _PREFIX.match(self.dag_prefix):

@@ -174,6 +174,37 @@ def operate(pipeline: NamedPipeline, form: Mapping[str, str]) -> str:
     return operating.dispatch(pipeline.settings, operating.OperateForm(**form))
 
 
+def why_stopped(pipeline: NamedPipeline) -> dict[str, Any] | None:
+    """Return why landing or applying has stopped, None while no operator has to act.
+
+    The failure's fields, and `refusal`, the id of a blocked batch, "" if there is none.
+    """
+    from sluice.etl.operate.status import newest_checkpoint
+
+    settings = pipeline.settings
+    relay = settings.open_relay()
+    found = [
+        each
+        for each in relay.failures.list()
+        if each.what in ("land", "apply") and not relay.failures.is_answered(each)
+    ]
+    if not found:
+        return None
+    failure = max(found, key=lambda each: each.made_ms)
+    checkpoint = newest_checkpoint(settings.target, relay)
+    if checkpoint is None or isinstance(checkpoint, Exception) or checkpoint.in_flight is None:
+        refused = None
+    else:
+        refused = checkpoint.in_flight.refused
+    return {
+        "what": failure.what,
+        "message": failure.message,
+        "hint": failure.hint,
+        "made_ms": failure.made_ms,
+        "refusal": refused.token if refused is not None else "",
+    }
+
+
 def completed_through(pipeline: NamedPipeline, place: str) -> dict[str, Any]:
     """Return the TSO through which a place is complete, 0 for nothing, and why it isn't known.
 
@@ -210,6 +241,7 @@ CALLS: Mapping[str, Callable[..., Any]] = {
         operate,
         retain,
         verify_continuously,
+        why_stopped,
         work,
     )
 }

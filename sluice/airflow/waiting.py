@@ -20,7 +20,12 @@ from sluice.etl.settings.pauses import span_ms
 from sluice.etl.settings.pipelines import pipelines
 from sluice.tidb import moments, tso
 
-__all__ = ["SluiceCompletedTrigger", "SluiceReached", "SluiceReachedTrigger"]
+__all__ = [
+    "SluiceCompletedTrigger",
+    "SluiceReached",
+    "SluiceReachedTrigger",
+    "SluiceStoppedTrigger",
+]
 
 DOWNSTREAM, ARCHIVE = "downstream", "archive"
 """The places at which a pipeline may be complete through a moment."""
@@ -32,6 +37,8 @@ EVENT_SPACING_S = 30.0
 Of events that come before Airflow's scheduler has made the run of the first, it gives the others to
 the run of the next event, which may be a day later.
 """
+_SEEN = "sluice_stopped_ms"
+"""Key in the watched asset's state store: Unix ms of the newest failure that has fired."""
 _MARK = "sluice_completed_through_ms"
 """Key in the watched asset's state store: Unix ms of the newest boundary that has fired."""
 
@@ -217,6 +224,39 @@ class SluiceCompletedTrigger(BaseEventTrigger):  # type: ignore[misc] # Airflow 
 
     def _span_ms(self) -> int:
         return span_ms(self.every)
+
+
+class SluiceStoppedTrigger(BaseEventTrigger):  # type: ignore[misc] # Airflow is untyped
+    """Fire each time a pipeline has stopped until an operator acts; for an asset's watcher."""
+
+    def __init__(self, pipeline: str = "", poll_interval_s: float = POLL_INTERVAL_S) -> None:
+        super().__init__()
+        self.pipeline = pipeline
+        self.poll_interval_s = poll_interval_s
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """Return the class and its arguments, from which a triggerer makes it again."""
+        return f"{__name__}.{type(self).__name__}", {
+            "pipeline": self.pipeline,
+            "poll_interval_s": self.poll_interval_s,
+        }
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        """Look every `poll_interval_s`, for ever."""
+        while True:
+            try:
+                found = await asyncio.to_thread(self._why_stopped)
+            except (SluiceError, OSError) as error:
+                self.log.warning("unknown state of the pipeline: %s", error)
+                found = None
+            if found and found["made_ms"] > int(await self.asset_state_store.aget(_SEEN) or 0):
+                yield TriggerEvent({"pipeline": self.pipeline, "what": found["what"]})
+                await self.asset_state_store.aset(_SEEN, found["made_ms"])
+            await asyncio.sleep(self.poll_interval_s)
+
+    def _why_stopped(self) -> dict[str, Any] | None:
+        found: dict[str, Any] | None = call_kept(pipelines().named(self.pipeline), "why_stopped")
+        return found
 
 
 class Progress:

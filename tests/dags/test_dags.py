@@ -240,6 +240,59 @@ def test_differences_fail_the_run_of_verify_unless_the_settings_want_an_event(
         assert [asset.uri for asset in task.outlets] == ["sluice://shop/verified"]
 
 
+@pytest.mark.parametrize("refusal", ["4f", ""])
+def test_accepting_is_offered_only_where_a_batch_is_refused(tmp_path, monkeypatch, refusal):
+    folder = shop_file(tmp_path / "pipelines", "[airflow]\ndecisions = true\n")
+    with parsed(tmp_path, folder) as found:
+        assert found.import_errors == {}
+        ask = found.dags["sluice_decide_shop"].get_task("ask")
+        offered = []
+        monkeypatch.setattr(
+            "airflow.providers.standard.operators.hitl.HITLOperator.execute",
+            lambda self, context: offered.extend(self.options),
+        )
+        ti = SimpleNamespace(xcom_pull=lambda task_ids: {"refusal": refusal})
+        type(ask).execute(ask, {"ti": ti})
+        assert ("Accept the refused batch" in offered) == bool(refusal)
+        assert "Wait" in offered
+
+
+def test_a_decision_is_carried_out_with_the_persons_name_and_waiting_does_nothing(
+    tmp_path, monkeypatch
+):
+    from airflow.sdk.exceptions import AirflowSkipException
+
+    from sluice.etl import operate
+
+    forms = []
+    monkeypatch.setattr(operate, "dispatch", lambda settings, form: forms.append(form) or "done")
+    folder = shop_file(tmp_path / "pipelines", "[airflow]\ndecisions = true\n")
+    with parsed(tmp_path, folder) as found:
+        act = found.dags["sluice_decide_shop"].get_task("act").python_callable
+
+        def decide(option):
+            fields = {"commit_ts": "5", "why": "a test"}
+            return act(
+                {"refusal": "4f"},
+                {
+                    "chosen_options": [option],
+                    "params_input": fields,
+                    "responded_by_user": {"id": "1", "name": "ann"},
+                },
+            )
+
+        for option in ("Accept the refused batch", "Skip the transaction", "Skip the DDL"):
+            assert decide(option) == "done"
+        with pytest.raises(AirflowSkipException):
+            decide("Wait")
+    assert [(form.action, form.value) for form in forms] == [
+        ("accept", "4f"),
+        ("skip-txn", "5"),
+        ("skip-ddl", "5"),
+    ]
+    assert {(form.by, form.why) for form in forms} == {("airflow ann", "a test")}
+
+
 def test_without_assets_in_the_settings_there_is_no_dag_for_them(dag_bag):
     assert "sluice_assets" not in dag_bag.dags
 

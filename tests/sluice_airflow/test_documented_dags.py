@@ -10,7 +10,7 @@ from sluice.devstack.control import AirflowClient
 from sluice.devstack.repository import DAGS
 from sluice.devstack.stack import Stack
 from sluice.devstack.state import StackError
-from sluice.relay import RelayLog
+from sluice.relay import Failure, RelayLog
 from sluice.relay.archive import Archive
 from sluice.relay.jobs import PAUSED, RUNNING, Jobs
 from sluice.tidb.moments import parse_moment
@@ -122,10 +122,11 @@ def airflow(tmp_path_factory):
     shop = shop_pipeline(
         folder,
         "home/pipelines",
-        '[airflow]\nassets = ["shop.orders"]\ndifferences = "event"\n',
+        '[airflow]\nassets = ["shop.orders"]\ndifferences = "event"\ndecisions = true\n',
     )
     (folder / "dags").mkdir()
     (folder / "dags" / "assets.py").write_text((DAGS / "assets.py").read_text())
+    (folder / "dags" / "decide.py").write_text((DAGS / "decide.py").read_text())
     (folder / "dags" / "stuck.py").write_text(STUCK + STUCK_DAG)
     for name in ("backfill.py", "verify.py"):
         text = (DAGS / name).read_text().replace("from __future__", "# from __future__")
@@ -246,3 +247,34 @@ def test_a_job_begins_once_a_person_has_approved_the_plan_that_airflow_shows(air
     eventually(is_done, lambda: f"{airflow.tasks(run)} {airflow.log(run, 'approve')}")
     assert len(airflow.jobs()) - before == approved
     assert airflow.call("GET", details)["responded_by_user"]["name"] == "admin"
+
+
+def test_a_person_decides_in_airflow_about_what_has_stopped(airflow):
+    airflow.unpause("sluice_decide_shop")
+    relay = RelayLog.open(f"file://{airflow.shop.folder}/log", "shop")
+    relay.failures.note(Failure("apply", "row 7 was refused", "`sluice txn skip 5`", 1))
+    runs = "/dags/sluice_decide_shop/dagRuns"
+    found = eventually(lambda: airflow.call("GET", runs)["dag_runs"], "no question")
+    run = f"{runs}/{urllib.parse.quote(found[0]['dag_run_id'], safe='')}"
+    details = f"{run}/taskInstances/ask/-1/hitlDetails"
+    eventually(lambda: airflow.tasks(run)["ask"] == "awaiting_input", "it does not wait")
+    asked = airflow.call("GET", details)
+    assert "row 7 was refused" in asked["body"] and "sluice txn skip 5" in asked["body"]
+    assert asked["subject"].startswith("apply has stopped")
+    assert asked["options"] == ["Skip the transaction", "Skip the DDL", "Wait"]
+    commit_ts = parse_moment("2026-11-27T00:00:00Z")
+    answer = {
+        "chosen_options": ["Skip the transaction"],
+        "params_input": {"commit_ts": str(commit_ts), "why": "a test"},
+    }
+
+    def is_done():
+        # as for an approval, an answer may come too early
+        with contextlib.suppress(StackError):
+            if not airflow.call("GET", details)["response_received"]:
+                airflow.call("PATCH", details, answer)
+        return airflow.tasks(run)["act"] == "success"
+
+    eventually(is_done, lambda: f"{airflow.tasks(run)} {airflow.log(run, 'act')}")
+    (override,) = relay.overrides.list()
+    assert (override.commit_ts, override.by, override.why) == (commit_ts, "airflow admin", "a test")

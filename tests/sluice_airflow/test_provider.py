@@ -118,7 +118,7 @@ def thin(wheel, tmp_path_factory):
     for path in Path(sysconfig.get_path("purelib")).iterdir():  # the rest is Airflow's
         if not path.name.lstrip("_").startswith(NOT_AIRFLOWS):
             (packages / path.name).symlink_to(path)
-    more = f'[airflow]\nassets = ["shop.orders"]\npython = "{program(folder)}"\n'
+    more = f'[airflow]\nassets = ["shop.orders"]\ndecisions = true\npython = "{program(folder)}"\n'
     shop = shop_pipeline(folder / "shop", more=more)
     shop.move_checkpoint("2026-11-22T00:00:00Z")
     return ThinAirflow(python, folder, shop)

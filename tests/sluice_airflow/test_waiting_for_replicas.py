@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
@@ -12,7 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sluice.airflow import SluiceCompletedTrigger, SluiceReached, SluiceReachedTrigger
-from sluice.airflow.waiting import Progress
+from sluice.airflow.calls import why_stopped
+from sluice.airflow.waiting import Progress, SluiceStoppedTrigger
+from sluice.etl.settings.pipelines import pipelines
+from sluice.relay import Failure
 from sluice.relay.archive import Archive
 from sluice.tidb import tso
 from sluice.tidb.moments import parse_moment
@@ -193,3 +198,59 @@ def test_an_event_names_the_span_in_utc(shop, monkeypatch):
         {"pipeline": "shop", "from": days[0], "until": days[1]},
         {"pipeline": "shop", "from": days[1], "until": days[2]},
     ]
+
+
+class LookedEnough(Exception):
+    """Ends a trigger that looks for ever."""
+
+
+class ThreeLooks(SluiceStoppedTrigger):
+    looks = 0
+
+    def _why_stopped(self):
+        self.looks += 1
+        if self.looks > 3:
+            raise LookedEnough
+        return super()._why_stopped()
+
+
+def test_each_stop_fires_once_also_behind_a_restart_and_only_while_it_lasts(shop):
+    relay = pipelines()["shop"].settings.open_relay()
+    store = Store()
+
+    def fired():
+        trigger, found = ThreeLooks("shop", poll_interval_s=0), []
+        trigger.asset_state_store = store
+
+        async def watch():
+            async for event in trigger.run():
+                found.append(event.payload)  # noqa: PERF401 # the look that raises must lose none
+
+        with pytest.raises(LookedEnough):
+            asyncio.run(watch())
+        return found
+
+    assert fired() == []
+    relay.failures.note(Failure("apply", "row 7", "skip it", 1))
+    assert fired() == [{"pipeline": "shop", "what": "apply"}]
+    assert fired() == []
+    relay.failures.note(Failure("land", "no pump", "start it", 2))
+    assert fired() == [{"pipeline": "shop", "what": "land"}]
+    relay.failures.note(again := Failure("land", "no pump", "start it", 3))
+    relay.failures.answer(again)
+    assert fired() == [], "an operator has acted, and the other one has fired"
+    relay.failures.note(Failure("archive", "disk full", "make room", 4))
+    assert fired() == []
+
+
+def test_why_a_pipeline_has_stopped_names_the_refused_batch(shop, monkeypatch):
+    pipeline = pipelines()["shop"]
+    assert why_stopped(pipeline) is None
+    pipeline.settings.open_relay().failures.note(Failure("apply", "row 7", "skip it", 1))
+    expected = {"what": "apply", "message": "row 7", "hint": "skip it", "made_ms": 1}
+    assert why_stopped(pipeline) == expected | {"refusal": ""}
+    status = importlib.import_module("sluice.etl.operate.status")
+    refused = SimpleNamespace(in_flight=SimpleNamespace(refused=SimpleNamespace(token="4f")))
+    for found, refusal in ((refused, "4f"), (OSError("away"), "")):
+        monkeypatch.setattr(status, "newest_checkpoint", lambda *_, it=found: it)
+        assert why_stopped(pipeline) == expected | {"refusal": refusal}
