@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, Protocol
 
 from sluice.etl.changes.messages import (
     Bootstraps,
+    Encoder,
     Message,
     MessageFormat,
     encoder_for,
@@ -70,17 +71,21 @@ def messages_of(relay: RelayLog, options: MessageFormat) -> Iterator[Message]:
     ):
         if step.kind == "transaction":
             messages = (message for _, message in split_changes(step.payload))
-            if encoder.describes_tables:
-                yield from _described(messages, step.detail.schemas, bootstraps)
-            else:
-                yield from identified(messages, step.detail.schemas)
+            yield from as_sent(encoder, messages, step.detail.schemas, bootstraps)
         elif step.kind == "ddl":
             yield from identified(encoder.ddl(step.detail, BUILT_MS), encoder.schemas)
 
 
-def _described(
-    messages: Iterable[Message], schemas: Sequence[MessageSchema], bootstraps: Bootstraps
+def as_sent(
+    encoder: Encoder,
+    messages: Iterable[Message],
+    schemas: Sequence[MessageSchema],
+    bootstraps: Bootstraps,
 ) -> Iterator[Message]:
+    """Yield messages with what the sink adds: ids of schemas, or the schemas themselves."""
+    if not encoder.describes_tables:
+        yield from identified(messages, schemas)
+        return
     for message in messages:
         due = bootstraps.before(message, schemas, 1.0, BUILT_MS)
         yield from [due, message] if due else [message]

@@ -10,14 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluice.etl.changes.messages import encoder_for, split_frames
+from sluice.etl.changes.messages import Bootstraps, encoder_for, split_frames
 from sluice.relay import DELETE, INSERT, UPDATE
 from sluice.tidb import column_types as types
 from sluice.tidb.schema import Column, Table
 from tests.etl.changes.messages.orders import batch_of
 from tests.etl.changes.messages.readers import READERS
-from tests.etl.changes.messages.recorded_messages import Change, decoded
-from tests.etl.changes.messages.schema_ids import identified
+from tests.etl.changes.messages.recorded_messages import Change, as_sent, decoded
 
 _ELEMENTS = ("new", "it's", 'a "b"', "(c)", "é")
 _LARGEST = 2**64 - 1
@@ -119,7 +118,7 @@ def test_a_reader_finds_the_values_of_any_row(name: str, change: Any) -> None:
     reader = new_reader()
     encoder = encoder_for(options)
     (frame,) = encoder.rows(batch).to_pylist()
-    messages = identified(split_frames(frame), encoder.schemas)
+    messages = as_sent(encoder, split_frames(frame), encoder.schemas, Bootstraps())
     (found,) = [read for message in messages if (read := reader.read(message))]
     assert found == Change(
         ("insert", "update", "delete")[kind],
