@@ -9,6 +9,7 @@ memory in a file.
 from __future__ import annotations
 
 import heapq
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from operator import itemgetter
 from pathlib import Path
@@ -75,6 +76,7 @@ class Matcher:
         """Memory of the commits and rollbacks that wait for the end of the scan, an estimate."""
         self._totals = totals
         totals.matchers.add(self)
+        totals.scans += 1
 
     def take_in(self, entries: pb.cdc.Event.Entries) -> None:
         """Take the rows of an event in order, in compiled code as far as it knows them.
@@ -218,11 +220,11 @@ class Matcher:
             if not commit_ts:
                 self._roll_back(start_ts, key)
         self._forget_kept()
+        self._totals.end_scan()
 
     def _roll_back(self, start_ts: int, key: bytes) -> None:
         if not self._drop(start_ts, key):
-            with self._totals.sorter.lock:
-                self._totals.sorter.prewrites.roll_back(start_ts)
+            self._totals.roll_back(start_ts)
 
     def _drop(self, start_ts: int, key: bytes) -> bool:
         """Forget a prewrite; return whether it was in memory."""
@@ -254,6 +256,8 @@ class Matcher:
             self._totals.count(start_ts, -len(of), -sum(_size(each.change) for each in of.values()))
         self._open.clear()
         self._forget_kept()
+        if self in self._totals.matchers and not self.initialized:
+            self._totals.end_scan()
         self._totals.matchers.discard(self)
 
 
@@ -264,6 +268,9 @@ class MatcherTotals:
         self.sorter = sorter
         self._memory_bytes = memory_bytes
         self.matchers: set[Matcher] = set()
+        self.scans = 0
+        """How many of them wait for the end of the scan that begins a subscription."""
+        self._rolled_back = Counter[int]()
         self.prewrites = 0
         self.bytes = 0
         self._by_start: dict[int, int] = {}
@@ -277,6 +284,30 @@ class MatcherTotals:
             self._by_start[start_ts] = left
         else:
             self._by_start.pop(start_ts, None)
+
+    def roll_back(self, start_ts: int) -> None:
+        """Count the rollback of a key of spilled prewrites, once no scan is under way.
+
+        They may be given up too early, see `PrewriteFiles.roll_back`. A live commit would notice
+        it. One that waits for the end of a scan wouldn't: it would be taken for one that the scan
+        brought.
+        """
+        if start_ts in self.sorter.prewrites:
+            self._rolled_back[start_ts] += 1
+            self._count_rollbacks()
+
+    def end_scan(self) -> None:
+        """Count what was rolled back meanwhile, if it was the last scan under way."""
+        self.scans -= 1
+        self._count_rollbacks()
+
+    def _count_rollbacks(self) -> None:
+        if self.scans:
+            return
+        with self.sorter.lock:
+            for start_ts, count in self._rolled_back.items():
+                self.sorter.prewrites.roll_back(start_ts, count)
+        self._rolled_back.clear()
 
     @property
     def is_full(self) -> bool:

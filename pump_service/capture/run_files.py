@@ -182,17 +182,17 @@ class PrewriteFiles:
             for file, at in self._parts(start_ts)
         ]
 
-    def roll_back(self, start_ts: int) -> None:
-        """Count the rollback of a key; with the last one the transaction is dropped.
+    def roll_back(self, start_ts: int, count: int = 1) -> None:
+        """Count rollbacks of keys; with the last one the transaction is dropped.
 
-        TiKV may send a rollback twice, so it may be dropped early. That is safe: a commit that came
-        nevertheless would have no prewrite, and be captured again.
+        TiKV may send a rollback twice, so it may be dropped early. That is safe where commits
+        don't wait: one that came nevertheless would have no prewrite, and be captured again.
         """
         parts = self._parts(start_ts)
         for file, at in parts:
-            if file.left[at]:
-                file.left[at] -= 1
-                break
+            counted = min(file.left[at], count)
+            file.left[at] -= counted
+            count -= counted
         if parts and not any(file.left[at] for file, at in parts):
             self.drop(start_ts)
 

@@ -212,3 +212,45 @@ def test_what_waits_for_the_end_of_a_scan_ends_with_its_subscription(tmp_path):
 def test_a_rollback_during_a_scan_does_not_give_up_what_the_scan_saw_committed(play):
     play.send(rollback(20), commit(20, 30, OTHER), prewrite(20, b"v", OTHER), INITIALIZED)
     assert [row[2] for row in play.out()] == [OTHER]
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_rollback_elsewhere_gives_nothing_up_that_a_scan_under_way_may_commit(tmp_path, times):
+    play = Play(tmp_path, 1)
+    scanning, live = play.matcher, Matcher(b"u", b"v", 10, play.totals)
+    there = b"u" + KEY[1:]
+
+    def take(matcher, *rows):
+        matcher.take_in(Event.Entries(entries=rows))
+        play.totals.relieve()
+
+    take(live, INITIALIZED)
+    take(scanning, prewrite(20, b"", KEY, Row.DELETE))
+    take(live, prewrite(20, b"v", there))
+    if times == 1:
+        take(scanning, commit(20, 30))
+    for _ in range(2):  # TiKV may send one twice
+        take(live, rollback(20, there))
+    if times == 2:
+        take(scanning, commit(20, 30))
+    take(scanning, INITIALIZED)
+    assert play.out() == [(30, 20, KEY, b"", b"", True)]
+    assert not list((tmp_path / "runs").iterdir())
+
+
+@pytest.mark.parametrize("end", ["initialized", "closed"])
+def test_what_was_rolled_back_during_a_scan_is_given_up_when_the_last_one_ends(tmp_path, end):
+    play = Play(tmp_path, 1)
+    live = Matcher(b"u", b"v", 10, play.totals)
+    there = b"u" + KEY[1:]
+    for rows in ([INITIALIZED], [prewrite(20, b"v", there)], [rollback(20, there)]):
+        live.take_in(Event.Entries(entries=rows))
+        play.totals.relieve()
+    assert 20 in play.sorter.prewrites
+    if end == "closed":
+        play.matcher.close()
+        play.matcher.close()
+    else:
+        play.send(INITIALIZED)
+    assert 20 not in play.sorter.prewrites
+    assert not list((tmp_path / "runs").iterdir())
