@@ -21,6 +21,7 @@ from pyspark.sql import SparkSession
 
 from sluice.etl.history.archive import archive_through
 from sluice.relay import DELETE, INSERT, PART_SCHEMA, UPDATE, RelayLog, WindowRecord
+from sluice.spark import register
 from sluice.tidb.ddl_job import DdlEffect
 from sluice.tidb.rows import encode_delete, encode_insert, encode_update
 from sluice.tidb.schema import Table
@@ -125,6 +126,7 @@ def spark(spark_remote: str) -> Iterator[SparkSession]:
 def names(place: Path, spark: SparkSession) -> dict[str, Any]:
     """What the examples know: the session, functions, and what those before have defined."""
     names = {"spark": spark}
+    register(spark)  # as the first example does, which may run in another process
     exec("from pyspark.sql import functions as F", names)
     return names
 
