@@ -33,6 +33,8 @@ _CONNECT_TIMEOUT_S = 10.0
 _WARM_UP_TIMEOUT_S = 60.0
 _MAX_RUNNING_JOBS = 2
 _ABANDON_TIMEOUT_S = 20.0
+_COST_WEIGHT = 0.1
+"""Weight of the last window's CPU time in the average of all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +71,32 @@ class _RunningJob:
         return self.work() if self.future is None else self.future.result()
 
 
+class WindowPace:
+    """Decide how soon a window may follow the one before, by what windows cost this process."""
+
+    def __init__(self, window: Window, process_s: Callable[[], float] = time.process_time) -> None:
+        """`process_s` returns the CPU seconds that this process has used so far."""
+        self._longest_s = window.interval_ms / 1000
+        self._share = window.cpu_percent / 100
+        self._process_s = process_s
+        self._used_s = process_s()
+        self._cost_s = self._longest_s * self._share  # the longest interval until it is known
+
+    def next_interval_s(self) -> float:
+        """Return how many seconds after a window's beginning the next one may begin.
+
+        To be called once a window.
+        """
+        used_s = self._process_s()
+        cost_s, self._used_s = used_s - self._used_s, used_s
+        if not self._share:
+            return self._longest_s
+        # One window with much in it says little of the next ones: an average, and a bound.
+        most_s = 2 * self._longest_s * self._share
+        self._cost_s += _COST_WEIGHT * (min(cost_s, most_s) - self._cost_s)
+        return min(self._longest_s, self._cost_s / self._share)
+
+
 class LandingJobs:
     """Plan windows and run Spark jobs that write their parts."""
 
@@ -99,6 +127,7 @@ class LandingJobs:
         self._is_warm = False
         self._started_count = 0
         self._due = 0.0
+        self._pace = WindowPace(window)
 
     @property
     def limiting_pump(self) -> str:
@@ -154,7 +183,8 @@ class LandingJobs:
                 raise
             if plan is None:
                 return
-            self._due = 0.0 if plan.limited else time.monotonic() + self._window.interval_ms / 1000
+            interval_s = self._pace.next_interval_s()
+            self._due = 0.0 if plan.limited else time.monotonic() + interval_s
             stages = {"plan": ms_since(began)}
             self._started_count += 1
             began = time.perf_counter()

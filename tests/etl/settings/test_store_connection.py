@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 import pickle
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -207,6 +207,8 @@ def test_how_often_a_window_is_put_depends_on_whether_puts_are_charged_for(
     )
     assert settings.relay.put_every_ms == expected_ms
     assert settings.landed_window.idle_interval_ms == idle_ms
+    paced = replace(settings, window=replace(settings.window, cpu_percent=6))
+    assert paced.landed_window.cpu_percent == (0 if expected_ms else 6)
 
 
 def test_a_pause_without_its_unit_is_refused() -> None:
