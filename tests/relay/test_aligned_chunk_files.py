@@ -158,7 +158,7 @@ def test_tables_are_mended_from_when_it_is_said_until_it_is_taken_back(relay: Re
     assert [repair.name for repair in other.aligned_chunks.repairs()] == ["b2.1"]
     relay.aligned_chunks.begin_repair(TableRepair("b1", "b1", (113,)))
     assert other.aligned_chunks.agenda(C).tables_under_repair == {109, 111, 113}
-    with pytest.raises(ValueError, match="no name"):
+    with pytest.raises(ValueError, match="invalid name"):
         relay.aligned_chunks.begin_repair(TableRepair("a/b", "b1", (1,)))
 
 
