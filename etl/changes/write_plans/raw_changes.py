@@ -36,6 +36,11 @@ Images = dict[str, pa.Array]
 _Pieces = tuple[RowImages, ...]
 
 
+def image_count(images: Images) -> int:
+    """Return the number of rows of images."""
+    return len(next(iter(images.values()))) if images else 0
+
+
 @dataclass(frozen=True, slots=True)
 class RawChanges:
     """Changes of one table in their order, one entry a change."""
@@ -152,7 +157,7 @@ row_layout = TableCache(RowLayout.for_table)
 
 def decoded_images(images: Images) -> RowImages:
     """Return what is decoded already."""
-    return DecodedImages(images, len(next(iter(images.values()))) if images else 0)
+    return DecodedImages(images, image_count(images))
 
 
 def _by_kind(kinds: np.ndarray) -> list[np.ndarray]:

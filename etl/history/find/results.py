@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, TypeVar
 
-from sluice.etl.history.errors import FindError
+from sluice.etl.history.errors import ConditionError, FindError
 from sluice.etl.history.find.query import SearchQuery
 from sluice.relay.json_codec import JsonDocument
 
@@ -104,6 +104,14 @@ class SearchResults(JsonDocument):
     def count(self, unknown: Iterable[str]) -> None:
         """Count a searched table that lacks these columns of the condition."""
         self.unknown = sorted(unknown if self.unknown is None else set(self.unknown) & set(unknown))
+
+    def check_columns(self) -> None:
+        """Raise ConditionError if no searched table has one of the condition's columns."""
+        if self.unknown:
+            raise ConditionError(
+                f"--where: no searched table has a column {' or '.join(self.unknown)}: columns are"
+                " called as they were then"
+            )
 
     def add(self, other: SearchResults, query: SearchQuery) -> None:
         """Add the results of another search."""

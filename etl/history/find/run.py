@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 
 from sluice.etl.changes.planning import BatchPayload, WindowPayload
 from sluice.etl.changes.rules import Filter, only_tables
-from sluice.etl.history.errors import ConditionError
 from sluice.etl.history.find.condition import RowCondition
 from sluice.etl.history.find.query import SearchQuery
 from sluice.etl.history.find.results import SearchResults
@@ -52,11 +51,7 @@ def search(
     with past.held("`sluice find`", query.since):
         for stretch in past.ranges(query.since, query.until):
             _RangeSearch(settings, stretch, query, on_progress, here_changes).run(found)
-    if found.unknown:
-        raise ConditionError(
-            f"--where: no searched table has a column {' or '.join(found.unknown)}: columns are"
-            " called as they were then"
-        )
+    found.check_columns()
     return found
 
 

@@ -25,7 +25,7 @@ from sluice.etl.changes.formats.sql_text import (
 )
 from sluice.etl.changes.write_plans.identity import conflict_keys, lookup_key_columns
 from sluice.etl.changes.write_plans.net_effect import unchanged_rows
-from sluice.etl.changes.write_plans.raw_changes import Images
+from sluice.etl.changes.write_plans.raw_changes import Images, image_count
 from sluice.etl.downstream import CheckpointTable, DownstreamError, MySQLSession
 from sluice.etl.history.errors import UndoError
 from sluice.etl.history.find import row_text
@@ -156,9 +156,11 @@ class _TableCheck:
         for images in (reverse.left, reverse.after):
             yield from self._changed_rows(images)
         yield from self._taken_keys(
-            reverse.again, np.arange(_count(reverse.again)), conflict_keys(reverse.touched.then)
+            reverse.again,
+            np.arange(image_count(reverse.again)),
+            conflict_keys(reverse.touched.then),
         )
-        rows = np.arange(_count(reverse.after))
+        rows = np.arange(image_count(reverse.after))
         for key in conflict_keys(reverse.touched.then):
             if key and set(key) <= reverse.after.keys():
                 old, new = (
@@ -213,7 +215,7 @@ class _TableCheck:
         for images in (self._reverse.left, self._reverse.after):
             wholes = self._sql.conditions(images)
             for sql, whole in zip(
-                self._equal(key, images, np.arange(_count(images))), wholes, strict=True
+                self._equal(key, images, np.arange(image_count(images))), wholes, strict=True
             ):
                 if sql is not None:
                     found[_folded(sql)] = (
@@ -269,10 +271,6 @@ class _TableCheck:
             column.name for column in self._sql.writable
         ]
         return Conflict(self._named.full_name, row_text(images, names, row), why)
-
-
-def _count(images: Images) -> int:
-    return len(next(iter(images.values())))
 
 
 def _null_where(texts: pa.Array, values: pa.Array) -> pa.Array:

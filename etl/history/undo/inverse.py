@@ -20,7 +20,7 @@ from sluice.etl.changes.write_plans.net_effect import (
     net_effect,
     unchanged_rows,
 )
-from sluice.etl.changes.write_plans.raw_changes import Images, RawChanges, decode
+from sluice.etl.changes.write_plans.raw_changes import Images, RawChanges, decode, image_count
 from sluice.etl.changes.write_plans.reduced_table import comparable_keys
 from sluice.etl.history.errors import UndoError
 from sluice.etl.history.find import row_text
@@ -47,9 +47,7 @@ class InverseChanges:
     @property
     def rows(self) -> int:
         """Return how many row changes it takes."""
-        return sum(
-            len(next(iter(images.values()))) for images in (self.left, self.again, self.after)
-        )
+        return sum(image_count(images) for images in (self.left, self.again, self.after))
 
 
 def invert_changes(touched: TouchedTable) -> InverseChanges:
@@ -146,7 +144,7 @@ def _images_reversed(images: Images, places: np.ndarray) -> Images:
 
 def _conflicting_updates(table: Table, before: Images, after: Images) -> np.ndarray:
     """Return which kept rows can't get a unique value back while another holds it (bool mask)."""
-    count = len(next(iter(after.values())))
+    count = image_count(after)
     found = np.zeros(count, bool)
     everything = np.arange(count)
     for names, is_exact in _unique_keys(table):

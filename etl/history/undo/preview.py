@@ -9,7 +9,7 @@ import numpy as np
 
 from sluice.etl.changes.write_plans.identity import lookup_key_columns
 from sluice.etl.changes.write_plans.net_effect import unchanged_rows
-from sluice.etl.changes.write_plans.raw_changes import Images
+from sluice.etl.changes.write_plans.raw_changes import image_count
 from sluice.etl.history.find import row_text
 from sluice.etl.history.undo.inverse import InverseChanges
 
@@ -35,11 +35,11 @@ def preview(reverse: InverseChanges, limit: int) -> Iterator[RowPreview]:
     table = reverse.touched.then
     name = reverse.touched.now.full_name
     columns = [column.name for column in table.stored_columns]
-    for row in range(min(limit, _count(reverse.again))):
+    for row in range(min(limit, image_count(reverse.again))):
         yield RowPreview(name, "inserts", "", row_text(reverse.again, columns, row))
-    for row in range(min(limit, _count(reverse.left))):
+    for row in range(min(limit, image_count(reverse.left))):
         yield RowPreview(name, "deletes", row_text(reverse.left, columns, row), "")
-    rows = np.arange(min(limit, _count(reverse.after)))
+    rows = np.arange(min(limit, image_count(reverse.after)))
     changed = {
         column: ~unchanged_rows([reverse.after[column]], [reverse.before[column]], rows, rows)
         for column in columns
@@ -49,7 +49,3 @@ def preview(reverse: InverseChanges, limit: int) -> Iterator[RowPreview]:
         shown = dict.fromkeys([*key, *(column for column in columns if changed[column][row])])
         now, then = (row_text(images, shown, row) for images in (reverse.after, reverse.before))
         yield RowPreview(name, "updates", now, then)
-
-
-def _count(images: Images) -> int:
-    return len(next(iter(images.values())))

@@ -16,7 +16,7 @@ from sluice.etl.changes.planning import WindowPayload
 from sluice.etl.changes.recorded_schema import RecordedSchema, SchemaTimeline
 from sluice.etl.changes.rules import Filter, is_internal_table, only_tables
 from sluice.etl.changes.write_plans.identity import identity
-from sluice.etl.history.errors import ConditionError, UndoError
+from sluice.etl.history.errors import UndoError
 from sluice.etl.history.find import SearchQuery, SearchResults, WindowSearch
 from sluice.etl.history.find.scan import wanted_tables
 from sluice.etl.history.history_log import HistoryLog, LogRange
@@ -92,11 +92,7 @@ class _RangeReader:
 
     def result(self, past: HistoryLog) -> PastChanges:
         """Return all that was added. Raises UndoError, ConditionError."""
-        if self._found.unknown:
-            raise ConditionError(
-                f"--where: no searched table has a column {' or '.join(self._found.unknown)}:"
-                " columns are called as they were then"
-            )
+        self._found.check_columns()
         if not self._tables:
             raise UndoError(
                 "no such row changes were committed after"

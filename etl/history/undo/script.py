@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from sluice.etl.changes.formats.sql_scripts import printable_ascii
 from sluice.etl.changes.formats.sql_text import literal
+from sluice.etl.changes.write_plans.raw_changes import image_count
 from sluice.etl.history.undo.inverse import InverseChanges
 from sluice.etl.history.undo.statements import TableUndoSql
 from sluice.etl.history.undo.transaction import PastChanges
@@ -63,7 +64,7 @@ def _heading(past: PastChanges, reverses: Sequence[InverseChanges]) -> Iterator[
         )
     for reverse in reverses:
         counts = (
-            (len(next(iter(images.values()))), word)
+            (image_count(images), word)
             for images, word in (
                 (reverse.again, "come again"),
                 (reverse.left, "go"),

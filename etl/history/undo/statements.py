@@ -25,7 +25,7 @@ from sluice.etl.changes.formats.sql_text import (
 )
 from sluice.etl.changes.write_plans.identity import lookup_key_columns
 from sluice.etl.changes.write_plans.net_effect import unchanged_rows
-from sluice.etl.changes.write_plans.raw_changes import Images
+from sluice.etl.changes.write_plans.raw_changes import Images, image_count
 from sluice.etl.history.undo.inverse import InverseChanges
 from sluice.tidb import column_types
 from sluice.tidb.schema import Column, Table
@@ -85,7 +85,7 @@ class TableUndoSql:
 
     def conditions(self, images: Images) -> list[bytes]:
         """Return a condition for each row that holds for the row as it is in `images` alone."""
-        if not len(next(iter(images.values()))):
+        if not image_count(images):
             return []
         names = {column.name for column in self.key}
         others = [column for column in self.writable if column.name not in names]
