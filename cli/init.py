@@ -48,7 +48,7 @@ class _AddressType(click.ParamType[_Address]):
 @click.option("--pd-urls", prompt="PD's client URLs", help="PD's client URLs, comma separated.")
 @click.option(
     "--tidb", type=_AddressType(4000), prompt="TiDB, user@host:port", metavar="USER@HOST:PORT",
-    help="Where TiDB serves SQL, and who reads there for copies and verification.",
+    help="Address at which TiDB serves SQL, and the user for copies and verification.",
 )  # fmt: skip
 @click.option(
     "--tidb-password-env", metavar="NAME", default="SLUICE_TIDB_PASSWORD", show_default=True,

@@ -67,7 +67,7 @@ class BootstrapRequest:
 
     `url`: a Dumpling folder's, TIDB, or SNAPSHOT. `globs`: names of tables (schema.table, * and
     ?), () for all that the rules want. `into`: databases downstream that may hold other tables.
-    `by`: the user who asks.
+    The job records `by`, the user.
     """
 
     url: str

@@ -35,8 +35,8 @@ def record_of(
     return document, found
 
 
-class AvroReader:
-    """Read lossless messages in order; a tombstone must follow its delete."""
+class TombstoneReader:
+    """Read messages in order; a tombstone must follow its delete."""
 
     def __init__(self, schema_of: Callable[[int], Any] = registered_schema) -> None:
         self._schema_of = functools.cache(schema_of)
@@ -52,7 +52,16 @@ class AvroReader:
             self._deleted = None
             return None
         assert self._deleted is None, "a delete without a tombstone"
-        document, record = record_of(message.value, self._schema_of)
+        return self._change(message, *record_of(message.value, self._schema_of))
+
+    def _change(self, message: Message, document: Any, record: dict[str, Any]) -> Change:
+        raise NotImplementedError
+
+
+class AvroReader(TombstoneReader):
+    """Read lossless messages."""
+
+    def _change(self, message: Message, document: Any, record: dict[str, Any]) -> Change:
         assert record["_tidb_commit_ts"] == message.commit_ts
         assert record["_tidb_commit_physical_time"] == message.commit_ts >> 18
         table = dict(message.headers)["table"].decode()

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import datetime
-import functools
-from collections.abc import Callable
 from typing import Any
 
 from sluice.etl.changes.messages import Message
-from tests.etl.changes.messages.avro_reader import record_of
+from tests.etl.changes.messages.avro_reader import TombstoneReader, record_of
 from tests.etl.changes.messages.debezium_reader import DebeziumReader
 from tests.etl.changes.messages.recorded_messages import Change, Row, meaning
-from tests.etl.changes.messages.schema_ids import registered_schema
 
 _OPS = {"c": "insert", "u": "update", "d": "delete"}
 _EPOCH = datetime.datetime(1970, 1, 1)
@@ -40,30 +37,16 @@ _PLAIN = {
 _MICROS = {"Timestamp": 1000, "MicroTimestamp": 1}
 
 
-class DebeziumAvroReader:
-    """Read messages in order; a tombstone must follow its delete."""
+class DebeziumAvroReader(TombstoneReader):
+    """Read messages of Debezium's envelope."""
 
-    def __init__(self, schema_of: Callable[[int], Any] = registered_schema) -> None:
-        self._schema_of = functools.cache(schema_of)
-        self.kinds: dict[str, dict[str, str]] = {}
-        """Kinds of each table's columns."""
-        self.columns: dict[str, str] = {}
-        self._deleted: bytes | None = None
-
-    def read(self, message: Message) -> Change | None:
-        if message.value is None:
-            assert message.key is not None
-            assert message.key == self._deleted
-            self._deleted = None
-            return None
-        assert self._deleted is None, "a delete without a tombstone"
-        document, envelope = record_of(message.value, self._schema_of)
+    def _change(self, message: Message, document: Any, record: dict[str, Any]) -> Change:
         assert document["connect.name"].endswith(".Envelope")
-        source = envelope["source"]
+        source = record["source"]
         assert source["commit_ts"] == message.commit_ts
         assert source["ts_ms"] == message.commit_ts >> 18
         table = f"{source['db']}.{source['table']}"
-        if envelope["op"] == "t":
+        if record["op"] == "t":
             return Change("truncate", table)
         before = document["fields"][0]["type"][1]
         fields = {
@@ -72,13 +55,13 @@ class DebeziumAvroReader:
         self.kinds[table] = self.columns = {
             name: _kind(schema) for name, (_, schema) in fields.items()
         }
-        old, new = (_row(fields, envelope[part]) for part in ("before", "after"))
-        if envelope["op"] == "d":
+        old, new = (_row(fields, record[part]) for part in ("before", "after"))
+        if record["op"] == "d":
             self._deleted = message.key
         if message.key is not None:
             _, key = record_of(message.key, self._schema_of)
-            assert key.keys() <= before_or_after(envelope).keys()
-        return Change(_OPS[envelope["op"]], table, old, new)
+            assert key.keys() <= before_or_after(record).keys()
+        return Change(_OPS[record["op"]], table, old, new)
 
     def kept(self, value: Any, kind: str) -> Any:
         """Dates that don't exist have no number."""
