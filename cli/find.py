@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import click
 
@@ -18,6 +17,8 @@ from sluice.cli._settings import config_option, settings_of
 from sluice.etl.display_units import format_size
 
 if TYPE_CHECKING:
+    from zoneinfo import ZoneInfo
+
     from sluice.etl.history.find import (
         FoundDdl,
         FoundGroup,
@@ -166,12 +167,12 @@ class _Progress:
 
 
 def _zone(name: str) -> ZoneInfo:
+    from sluice.tidb.moments import MomentError, parse_zone
+
     try:
-        return ZoneInfo(name)
-    except (ZoneInfoNotFoundError, ValueError, OSError):
-        raise click.UsageError(
-            f"--zone {name!r}: no such time zone; UTC, Europe/Berlin and the like"
-        ) from None
+        return parse_zone(name)
+    except MomentError as error:
+        raise click.UsageError(f"--zone: {error}") from None
 
 
 def _time(ts: int, zone: ZoneInfo) -> str:

@@ -52,7 +52,7 @@ def parse_moment(text: str) -> int:
     return tso.last_of_ms(_parse_time(text))
 
 
-def _parse_zone(name: str) -> ZoneInfo:
+def parse_zone(name: str) -> ZoneInfo:
     """Return a time zone by its IANA name. Raises MomentError."""
     try:
         return ZoneInfo(name)
@@ -73,7 +73,7 @@ def _parse_time(text: str) -> int:
     zone: tzinfo | None = None
     said = text
     if (match := _ZONE_BEHIND.fullmatch(text)) and match[2].casefold() not in _DAYS_BACK:
-        said, zone = match[1], _parse_zone(match[2])
+        said, zone = match[1], parse_zone(match[2])
     try:
         moment = _local_time(said, zone)
     except ValueError as error:

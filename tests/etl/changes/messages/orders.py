@@ -44,6 +44,27 @@ ROW = {
     "at": "2024-05-25 05:09:29.500",
 }
 
+DEBEZIUM_SOURCE = {
+    "version": "1",
+    "connector": "sluice",
+    "name": "default",
+    "ts_ms": PHYSICAL_MS,
+    "snapshot": "false",
+    "db": "shop",
+    "table": "orders",
+    "server_id": 0,
+    "gtid": None,
+    "file": "",
+    "pos": 0,
+    "row": 0,
+    "thread": 0,
+    "query": None,
+    "commit_ts": COMMIT_TS,
+    "start_ts": START_TS,
+    "cluster_id": "default",
+}
+"""Where Debezium's envelope says a change of the examples comes from."""
+
 
 def batch_of(
     kind: int,

@@ -25,6 +25,7 @@ from sluice.tidb.schema import Column, Table
 from tests.etl.changes.messages.debezium_reader import DebeziumReader
 from tests.etl.changes.messages.orders import (
     COMMIT_TS,
+    DEBEZIUM_SOURCE,
     ORDERS,
     PHYSICAL_MS,
     ROW,
@@ -63,25 +64,7 @@ def test_an_insert_is_the_envelope_alone_without_schemas() -> None:
     key, value = only(LOSSLESS, batch_of(INSERT, new=ROW))
     assert key == {"id": "7"}
     assert value == {
-        "source": {
-            "version": "1",
-            "connector": "sluice",
-            "name": "default",
-            "ts_ms": PHYSICAL_MS,
-            "snapshot": "false",
-            "db": "shop",
-            "table": "orders",
-            "server_id": 0,
-            "gtid": None,
-            "file": "",
-            "pos": 0,
-            "row": 0,
-            "thread": 0,
-            "query": None,
-            "commit_ts": COMMIT_TS,
-            "start_ts": START_TS,
-            "cluster_id": "default",
-        },
+        "source": DEBEZIUM_SOURCE,
         "ts_ms": BUILT_MS,
         "transaction": None,
         "op": "c",

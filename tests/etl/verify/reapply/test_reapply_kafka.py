@@ -89,14 +89,10 @@ def expected(relay: RelayLog) -> list[bytes]:
     return found
 
 
-def test_a_topic_is_filled_again_and_each_transaction_is_in_it_once(
-    shop: RelayLog, broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def break_off_twice(
+    pipeline: Settings, request: ReplayRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Broken off between what the topic has and what the savepoint says of it, too."""
-    pipeline, target = pipeline_with(shop.url, tmp_path / "running"), topic(broker, tmp_path)
-    whole = expected(shop)
-    since, until = (commit_ts_of(whole[len(whole) * part // 5]) for part in (1, 4))
-    request = ReplayRequest(since, until, target)
+    """Break a job off after two windows, and then between Kafka's commit and the savepoint."""
     with pytest.raises(Enough):
         reapply(pipeline, request, stop_after(2))
     save, saves = SavepointFile.save, iter(range(2))
@@ -110,6 +106,17 @@ def test_a_topic_is_filled_again_and_each_transaction_is_in_it_once(
     with pytest.raises(Enough):
         reapply(pipeline, request)
     monkeypatch.undo()
+
+
+def test_a_topic_is_filled_again_and_each_transaction_is_in_it_once(
+    shop: RelayLog, broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Broken off between what the topic has and what the savepoint says of it, too."""
+    pipeline, target = pipeline_with(shop.url, tmp_path / "running"), topic(broker, tmp_path)
+    whole = expected(shop)
+    since, until = (commit_ts_of(whole[len(whole) * part // 5]) for part in (1, 4))
+    request = ReplayRequest(since, until, target)
+    break_off_twice(pipeline, request, monkeypatch)
     assert reapply(pipeline, request).through == until
     assert messages(target) == between(whole, since, until)
 
@@ -133,19 +140,7 @@ def test_past_windows_fill_topics_of_another_format_by_key_and_each_change_is_th
     rows = [m for m in every if b'"t":1}' in (m.key or b"")]
     since, until = (rows[len(rows) * part // 5].commit_ts for part in (1, 4))
     request = ReplayRequest(since, until, target)
-    with pytest.raises(Enough):
-        reapply(pipeline, request, stop_after(2))
-    save, saves = SavepointFile.save, iter(range(2))
-
-    def broken_off(self: SavepointFile, *place: Any) -> None:
-        if next(saves, None) is None:
-            raise Enough
-        save(self, *place)
-
-    monkeypatch.setattr(SavepointFile, "save", broken_off)
-    with pytest.raises(Enough):
-        reapply(pipeline, request)
-    monkeypatch.undo()
+    break_off_twice(pipeline, request, monkeypatch)
     assert reapply(pipeline, request).through == until
     found = read_topics(REAL, prefix + ".")
     sent = Counter((m.key(), m.value()) for each in found.values() for m in each)
