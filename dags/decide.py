@@ -9,6 +9,7 @@ with the person's name. Then unpause the DAG `replicate`.
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 from airflow.providers.standard.operators.hitl import HITLOperator
@@ -93,6 +94,9 @@ def wire(pipeline: NamedPipeline) -> None:
         options=[*ACTIONS, WAIT],
         params=FIELDS,
         execution_timeout=None,  # a person may take their time
+        # an answer before the scheduler has seen the task park fails the attempt: ask again
+        retries=3,
+        retry_delay=timedelta(seconds=5),
     )
     found >> ask
     act(found, ask.output)

@@ -275,6 +275,9 @@ def test_a_person_decides_in_airflow_about_what_has_stopped(airflow):
                 airflow.call("PATCH", details, answer)
         return airflow.tasks(run)["act"] == "success"
 
-    eventually(is_done, lambda: f"{airflow.tasks(run)} {airflow.log(run, 'act')}")
+    eventually(
+        is_done,
+        lambda: f"{airflow.tasks(run)} {airflow.log(run, 'ask')} {airflow.log(run, 'act')}",
+    )
     (override,) = relay.overrides.list()
     assert (override.commit_ts, override.by, override.why) == (commit_ts, "airflow admin", "a test")
