@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sluice.cli._settings import operator_name, settings_for_write, settings_of
+from sluice.cli._settings import operator_name, settings_of
 from sluice.cli._stack import signals_as_interrupt
 from sluice.etl.tasks.job_kinds import KINDS, job_kind
 
@@ -28,7 +28,7 @@ def run_command(
 
     Return the exit code.
     """
-    settings = settings_of(ctx, config) if plan_only else settings_for_write(ctx, config)
+    settings = settings_of(ctx, config)
     kind = job_kind(name)
     request = kind.request(settings, form)
     if plan_only:

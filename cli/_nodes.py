@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from sluice.cli._settings import config_option, operator_name, settings_for_write, settings_of
+from sluice.cli._settings import config_option, operator_name, settings_of
 from sluice.tidb import NodeStatus, tso
 
 if TYPE_CHECKING:
@@ -109,9 +109,7 @@ def _leave(kind: str, action: str) -> click.Command:
     def command(ctx: click.Context, node_id: str, *, gone: bool, config: str | None) -> None:
         from sluice.etl.operate import nodes
 
-        click.echo(
-            nodes.leave(settings_for_write(ctx, config), kind, node_id, action, is_gone=gone)
-        )
+        click.echo(nodes.leave(settings_of(ctx, config), kind, node_id, action, is_gone=gone))
 
     return command
 
@@ -124,7 +122,7 @@ def _forget(kind: str) -> click.Command:
     def command(ctx: click.Context, node_id: str, config: str | None) -> None:
         from sluice.etl.operate import nodes
 
-        click.echo(nodes.forget(settings_for_write(ctx, config), kind, node_id, operator_name()))
+        click.echo(nodes.forget(settings_of(ctx, config), kind, node_id, operator_name()))
 
     return command
 

@@ -5,28 +5,28 @@ from __future__ import annotations
 import getpass
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 from click.core import ParameterSource
-
-from sluice.cli._stack import stack_of
 
 if TYPE_CHECKING:
     from sluice.etl.settings import Settings
     from sluice.etl.settings.pipelines import Pipelines
 
 
-_NAME = "sluice.pipeline"
+_NAME, _PRINTED = "sluice.pipeline", "sluice.pipeline.printed"
+_STACK = "the one-machine stack"
+_MACHINE = Path("/etc/sluice/sluice.toml")
 
 
 def config_option(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options `--config` and `--pipeline` to a command."""
     config = click.option(
         "--config", type=click.Path(exists=True, dir_okay=False),
-        help="Settings file of the pipeline [$SLUICE_CONFIG, else that of the one-machine stack].",
+        help="Settings file of the pipeline [$SLUICE_CONFIG, else the only one there is].",
     )  # fmt: skip
     pipeline = click.option(
         "--pipeline", metavar="NAME", expose_value=False, callback=_remember,
@@ -40,21 +40,63 @@ def _remember(ctx: click.Context, _: click.Parameter, name: str | None) -> None:
         ctx.meta[_NAME] = name
 
 
-def config_path(ctx: click.Context, config: str | None) -> str | None:
-    """Return the path of the settings file, None if neither options nor variables name one.
+class ChosenPipeline(NamedTuple):
+    """The settings file of the pipeline that a command is about, and what chose it."""
 
-    The order: `--config` or `--pipeline`, then $SLUICE_CONFIG, then the only file in
-    $SLUICE_PIPELINES. A `--home` on the command line goes before the variables. Raises
-    SettingsError, UsageError.
+    path: Path
+    why: str
+    is_stack: bool = False
+    """It is the one-machine stack's."""
+
+
+def choose_pipeline(ctx: click.Context, config: str | None) -> ChosenPipeline:
+    """Return the pipeline that the command is about.
+
+    The order: an option (`--config`, `--pipeline`, `--home`), a variable ($SLUICE_CONFIG,
+    $SLUICE_PIPELINES with one file, $SLUICE_HOME with a stack), the only file there is. The file
+    of the stack need not exist. Raises SettingsError, UsageError.
     """
-    name = ctx.meta.get(_NAME)
-    if name is not None and config:
-        raise click.UsageError("--config and --pipeline name two pipelines: leave one out", ctx)
-    if name is not None:
-        return str(_path_of(name))
-    if config or ctx.find_root().get_parameter_source("home") == ParameterSource.COMMANDLINE:
-        return config or None
-    return os.environ.get("SLUICE_CONFIG") or _only_one(ctx)
+    if (name := ctx.meta.get(_NAME)) is not None:
+        if config:
+            raise click.UsageError("--config and --pipeline name two pipelines: leave one out", ctx)
+        return ChosenPipeline(_path_of(name), "from --pipeline")
+    if config:
+        return ChosenPipeline(Path(config), "from --config")
+    stack = _path_of_stack(ctx)
+    if _is_home_typed(ctx):
+        return ChosenPipeline(stack, "from --home", is_stack=True)
+    if named := os.environ.get("SLUICE_CONFIG"):
+        return ChosenPipeline(Path(named), "from $SLUICE_CONFIG")
+    if os.environ.get("SLUICE_PIPELINES"):
+        from sluice.etl.settings.pipelines import pipelines
+
+        return _only_one(ctx, {each.path: "" for each in pipelines().values() if each.path})
+    if os.environ.get("SLUICE_HOME") and stack.exists():
+        return ChosenPipeline(stack, "from $SLUICE_HOME", is_stack=True)
+    places = (stack, _STACK), (Path("sluice.toml"), "this folder"), (_MACHINE, "this machine")
+    found = {path.resolve(): why for path, why in reversed(places) if path.exists()}
+    return _only_one(ctx, found) if found else ChosenPipeline(stack, _STACK, is_stack=True)
+
+
+def _only_one(ctx: click.Context, found: Mapping[Path, str]) -> ChosenPipeline:
+    """Return the only one of these files. Raises UsageError, which lists them, if it isn't."""
+    if len(found) == 1:
+        ((path, why),) = found.items()
+        return ChosenPipeline(path, why or "the only one in $SLUICE_PIPELINES", why == _STACK)
+    listed = [
+        f"  {_option(path)}{f'   ({why})' if why else ''}" for path, why in sorted(found.items())
+    ]
+    raise click.UsageError("\n".join(["which pipeline? Add one of", *listed]), ctx)
+
+
+def _is_home_typed(ctx: click.Context) -> bool:
+    return ctx.find_root().get_parameter_source("home") == ParameterSource.COMMANDLINE
+
+
+def _path_of_stack(ctx: click.Context) -> Path:
+    from sluice.devstack.repository import default_home
+
+    return (Path(ctx.obj).absolute() if ctx.obj else default_home()) / "sluice.toml"
 
 
 def _path_of(name: str) -> Path:
@@ -69,39 +111,34 @@ def _path_of(name: str) -> Path:
     return named.path
 
 
-def _only_one(ctx: click.Context) -> str | None:
-    """Return the file of the only pipeline in $SLUICE_PIPELINES, None if that isn't set.
-
-    Raises UsageError if there are several.
-    """
-    from sluice.etl.settings.pipelines import pipelines
-
-    if not os.environ.get("SLUICE_PIPELINES"):
-        return None
-    found = pipelines()
-    if len(found) != 1:
-        raise click.UsageError(f"which pipeline? --pipeline {' | '.join(found) or 'NAME'}", ctx)
-    return str(next(iter(found.values())).path)
-
-
 def settings_of(ctx: click.Context, config: str | None) -> Settings:
-    """Return the settings of the pipeline that the command is about. Raises SettingsError."""
+    """Return the settings of the pipeline that the command is about, and print which one that is.
+
+    The line goes to standard error, once per command. Raises SettingsError, and UsageError if
+    several pipelines could be meant.
+    """
     from sluice.etl.settings import CONFIG_VARIABLE, SettingsError, load_settings
 
-    path = config_path(ctx, config) or str(stack_of(ctx).home / "sluice.toml")
-    if not Path(path).exists():
+    chosen = choose_pipeline(ctx, config)
+    if not chosen.path.exists():
         raise SettingsError(
-            f"no settings at {path}: pass --config, or set {CONFIG_VARIABLE} to the settings file,"
-            " or start a stack with `sluice up`"
+            f"no settings at {chosen.path}: pass --config, or set {CONFIG_VARIABLE} to the settings"
+            " file, or start a stack with `sluice up`"
         )
-    return load_settings(path)
+    settings = load_settings(str(chosen.path))
+    if _PRINTED not in ctx.meta:
+        from sluice.etl.downstream.ownership import describe_pipeline
+
+        ctx.meta[_PRINTED] = True
+        click.echo(f"{describe_pipeline(settings)} ({chosen.path}, {chosen.why})", err=True)
+    return settings
 
 
 def pipelines_of(ctx: click.Context, config: str | None) -> Pipelines:
     """Return the pipelines for a command that shows all of them.
 
     With --config or --pipeline that one alone; else those that the environment names; else the
-    one-machine stack's. Raises SettingsError, UsageError.
+    only one there is. Raises SettingsError, UsageError.
     """
     from sluice.etl.settings.pipelines import NamedPipeline, Pipelines, pipelines
 
@@ -109,60 +146,10 @@ def pipelines_of(ctx: click.Context, config: str | None) -> Pipelines:
         return Pipelines({name: NamedPipeline(name, _path_of(name))})
     if config is not None:
         return Pipelines({"": NamedPipeline("", Path(config))})
-    typed = ctx.find_root().get_parameter_source("home") == ParameterSource.COMMANDLINE
     found = pipelines()
-    if not typed and any(each.path is not None for each in found.values()):
+    if not _is_home_typed(ctx) and any(each.path is not None for each in found.values()):
         return found
-    return Pipelines({"": NamedPipeline("", stack_of(ctx).home / "sluice.toml")})
-
-
-def settings_for_write(ctx: click.Context, config: str | None) -> Settings:
-    """Return the settings of the pipeline to change, and print which pipeline that is.
-
-    Raises SettingsError, and UsageError if several pipelines could be meant.
-    """
-    from sluice.etl.operate import describe_pipeline
-    from sluice.etl.settings import CONFIG_VARIABLE
-
-    possible = {} if config or _NAME in ctx.meta else _possible(ctx)
-    if len(possible) > 1:
-        found = "\n".join(f"  {_option(path)}   ({why})" for path, why in possible.items())
-        raise click.UsageError(
-            f"which pipeline? There is more than one; choose with --config:\n{found}", ctx
-        )
-    settings = settings_of(ctx, config)
-    path = config or config_path(ctx, config) or str(stack_of(ctx).home / "sluice.toml")
-    click.echo(
-        f"{describe_pipeline(settings)}"
-        f" ({path}"
-        f"{'' if config or not os.environ.get(CONFIG_VARIABLE) else f', from {CONFIG_VARIABLE}'})",
-        err=True,
-    )
-    return settings
-
-
-def _possible(ctx: click.Context) -> dict[Path, str]:
-    """Return the settings files that a command without --config could mean, with reasons."""
-    from sluice.etl.settings import CONFIG_VARIABLE
-    from sluice.etl.settings.pipelines import pipelines
-
-    if ctx.find_root().get_parameter_source("home") == ParameterSource.COMMANDLINE:
-        return {}
-    if os.environ.get(CONFIG_VARIABLE):  # set by hand; the printed line names it
-        return {}
-    places = [
-        (stack_of(ctx).home / "sluice.toml", "the one-machine stack"),
-        (Path("sluice.toml"), "this folder"),
-        (Path("/etc/sluice/sluice.toml"), "this machine"),
-    ]
-    places += [
-        (pipeline.path, "$SLUICE_PIPELINES") for pipeline in pipelines().values() if pipeline.path
-    ]
-    found: dict[Path, str] = {}
-    for path, why in places:
-        if path.exists():
-            found.setdefault(path.resolve(), why)
-    return found
+    return Pipelines({"": NamedPipeline("", choose_pipeline(ctx, None).path)})
 
 
 def _option(path: Path) -> str:

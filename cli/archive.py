@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sluice.cli._settings import config_option, settings_for_write, settings_of
+from sluice.cli._settings import config_option, settings_of
 from sluice.cli._stack import signals_as_interrupt
 from sluice.etl.display_units import format_size
 
@@ -69,7 +69,7 @@ def run(ctx: click.Context, *, until: str | None, config: str | None, as_json: b
     from sluice.etl.history.archive import archive_through
     from sluice.tidb import moments, tso
 
-    settings = settings_for_write(ctx, config)
+    settings = settings_of(ctx, config)
     until_ts = moments.parse_moment(until) if until else None
     with signals_as_interrupt():
         done = archive_through(settings, until_ts, on_segment=_reporter("archived"))
@@ -94,7 +94,7 @@ def compact(ctx: click.Context, *, config: str | None, as_json: bool) -> None:
     """Merge small archive files into large ones, and remove files no longer needed."""
     from sluice.etl.history.archive import compact
 
-    settings = settings_for_write(ctx, config)
+    settings = settings_of(ctx, config)
     with signals_as_interrupt():
         done = compact(settings, on_segment=_reporter("compacted"))
     if as_json:
@@ -118,7 +118,7 @@ def retain(ctx: click.Context, *, config: str | None, as_json: bool) -> None:
     from sluice.etl.history.retain import retain
 
     with signals_as_interrupt():
-        done = retain(settings_for_write(ctx, config))
+        done = retain(settings_of(ctx, config))
     if as_json:
         click.echo(json.dumps(done.as_dict()))
         return

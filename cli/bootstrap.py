@@ -6,7 +6,7 @@ import click
 
 from sluice.cli._copy_progress import CopyProgress
 from sluice.cli._job_run import local_runner, pause_on_signals, print_summary, run_command
-from sluice.cli._settings import config_option, operator_name, settings_for_write
+from sluice.cli._settings import config_option, operator_name, settings_of
 from sluice.etl.tasks.job_kinds import job_kind
 
 
@@ -79,7 +79,7 @@ def command(
     from sluice.etl.tasks.form_fields import bootstrap_request
 
     # in one session with the source: it is opened, and TiDB's schema read, once
-    settings = settings_for_write(ctx, config)
+    settings = settings_of(ctx, config)
     request = bootstrap_request(form, operator_name())
     with pause_on_signals(settings, "bootstrap"), CopyProgress() as display:
         summary = run_bootstrap(

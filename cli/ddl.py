@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from sluice.cli._settings import config_option, operator_name, settings_for_write
+from sluice.cli._settings import config_option, operator_name, settings_of
 
 _WHY = click.option("--why", default="", help="Reason, kept with the override.")
 
@@ -28,7 +28,7 @@ def skip(ctx: click.Context, which: int, why: str, config: str | None) -> None:
     """Execute nothing downstream for this DDL. Bringing its effects there is up to you."""
     from sluice.etl import operate
 
-    click.echo(operate.skip_ddl(settings_for_write(ctx, config), which, operator_name(), why))
+    click.echo(operate.skip_ddl(settings_of(ctx, config), which, operator_name(), why))
 
 
 @command.command("replace")
@@ -64,6 +64,4 @@ def replace(
         raise click.UsageError("give --sql or --file (--sql '' for nothing at all)")
     texts = [*statements, *([file.read_text(encoding="utf-8")] if file else [])]
     sql = [statement for text in texts for statement in split_statements(text)]
-    click.echo(
-        operate.replace_ddl(settings_for_write(ctx, config), which, sql, operator_name(), why)
-    )
+    click.echo(operate.replace_ddl(settings_of(ctx, config), which, sql, operator_name(), why))

@@ -6,7 +6,7 @@ from functools import partial
 
 import click
 
-from sluice.cli._settings import config_option, settings_for_write
+from sluice.cli._settings import config_option, settings_of
 from sluice.tidb import tso
 
 
@@ -41,7 +41,7 @@ def command(ctx: click.Context, *, to_drainer: bool, wait_s: float, config: str 
 
     if not to_drainer:
         raise click.UsageError("--to-drainer is missing: `sluice handover --to-drainer`")
-    done = hand_over(settings_for_write(ctx, config), partial(click.echo, err=True), wait_s)
+    done = hand_over(settings_of(ctx, config), partial(click.echo, err=True), wait_s)
     click.echo(
         f"handed over: {done.place} is complete through {tso.text(done.commit_ts)}, and nothing of"
         " this pipeline writes there any more. Next:"

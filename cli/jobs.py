@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sluice.cli._settings import config_option, operator_name, settings_for_write, settings_of
+from sluice.cli._settings import config_option, operator_name, settings_of
 from sluice.etl.display_units import format_duration, format_size
 from sluice.relay.jobs.spec import format_ms
 
@@ -77,7 +77,7 @@ def pause(ctx: click.Context, name: str, config: str | None) -> None:
     """Pause a job. It stops after the chunks in progress."""
     from sluice.relay.jobs import PAUSE, PAUSING
 
-    entry = _jobs(settings_for_write(ctx, config)).get(name).order(PAUSE, operator_name())
+    entry = _jobs(settings_of(ctx, config)).get(name).order(PAUSE, operator_name())
     if entry.state == PAUSING:
         click.echo(
             f"{name} pauses, after what is under way: `sluice jobs show {name}` shows when it has"
@@ -94,7 +94,7 @@ def resume(ctx: click.Context, name: str, config: str | None) -> int:
     """Resume a paused, interrupted or failed job in this process; or withdraw an order to pause."""
     from sluice.relay.jobs import INTERRUPTED, PAUSING, RESUME
 
-    settings = settings_for_write(ctx, config)
+    settings = settings_of(ctx, config)
     job = _jobs(settings).get(name)
     if job.status().state == PAUSING:
         job.order(RESUME, operator_name())
@@ -115,7 +115,7 @@ def cancel(ctx: click.Context, name: str, config: str | None) -> int:
     """Cancel a job. What it began is undone if that is safe; the command prints what stays."""
     from sluice.relay.jobs import CANCEL, CANCELLING
 
-    settings = settings_for_write(ctx, config)
+    settings = settings_of(ctx, config)
     job = _jobs(settings).get(name)
     job.order(CANCEL, operator_name())
     status = job.status()
@@ -145,7 +145,7 @@ def forget(
     """Remove the records of finished jobs."""
     if bool(names) == bool(older_than):
         raise click.UsageError("which jobs? Give their ids, or --older-than", ctx)
-    jobs = _jobs(settings_for_write(ctx, config))
+    jobs = _jobs(settings_of(ctx, config))
     for name in names or _older(jobs, older_than or ""):
         jobs.forget(name)
         click.echo(f"forgot {name}")

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from sluice.cli._settings import config_option, settings_for_write, settings_of
+from sluice.cli._settings import config_option, settings_of
 from sluice.tidb import tso
 
 
@@ -48,7 +48,7 @@ def remove(ctx: click.Context, commit_ts: int, start_ts: int, config: str | None
     """Remove the override for COMMIT_TS, unless it was used: its effect stays."""
     from sluice.etl import operate
 
-    click.echo(operate.remove_override(settings_for_write(ctx, config), commit_ts, start_ts))
+    click.echo(operate.remove_override(settings_of(ctx, config), commit_ts, start_ts))
 
 
 def lines(override: dict[str, Any]) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from sluice.cli._settings import config_option, settings_for_write
+from sluice.cli._settings import config_option, settings_of
 
 
 @click.command("pause")
@@ -18,4 +18,4 @@ def command(ctx: click.Context, what: str, config: str | None) -> None:
     """
     from sluice.etl import operate
 
-    click.echo(operate.pause(settings_for_write(ctx, config), what))
+    click.echo(operate.pause(settings_of(ctx, config), what))

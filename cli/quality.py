@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from sluice.cli._settings import config_option, settings_for_write, settings_of
+from sluice.cli._settings import config_option, settings_of
 
 if TYPE_CHECKING:
     from sluice.expectations.results import QualityRun
@@ -41,7 +41,7 @@ def init(ctx: click.Context, *, tables: tuple[str, ...], force: bool, config: st
     """
     from sluice.expectations.suite_files import WriteResult, propose_suites
 
-    settings = settings_for_write(ctx, config)
+    settings = settings_of(ctx, config)
     edited = 0
 
     def say(suite: Suite, path: Path, written: WriteResult) -> None:
@@ -100,7 +100,7 @@ def run(
         raise click.UsageError("--on copy and --copy FILE go together", ctx)
     if as_of and on != "lake":
         raise click.UsageError("--as-of goes with --on lake", ctx)
-    settings = settings_for_write(ctx, config)
+    settings = settings_of(ctx, config)
     ts = moments.parse_moment(as_of) if as_of else 0
     request = QualityRequest(on, suites, ts, read_target(copy_file) if copy_file else {})
     done = run_quality(settings, request, _say)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from sluice.cli._settings import config_option, config_path, settings_for_write
+from sluice.cli._settings import choose_pipeline, config_option, settings_of
 from sluice.cli._stack import stack_of
 from sluice.devstack.control import AirflowClient
 
@@ -36,10 +36,10 @@ def command(ctx: click.Context, what: str, config: str | None) -> None:
     """
     from sluice.etl import operate
 
-    settings = settings_for_write(ctx, config)
+    settings = settings_of(ctx, config)
     stopped = operate.find_stopped_dags(settings)
     click.echo(operate.resume(settings, what))
-    if config_path(ctx, config) is None and "airflow-api" in stack_of(ctx).running():
+    if choose_pipeline(ctx, config).is_stack and "airflow-api" in stack_of(ctx).running():
         stack = stack_of(ctx)
         airflow = AirflowClient(stack.home, stack.site().ports["airflow"])
         for dag in dict.fromkeys([settings.dag_id("replicate"), *stopped]):

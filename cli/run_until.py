@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from sluice.cli._settings import config_option, settings_for_write
+from sluice.cli._settings import config_option, settings_of
 from sluice.tidb import tso
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def command(ctx: click.Context, *, moment: str, follow: bool, config: str | None
     """
     from sluice.etl import operate
 
-    settings = settings_for_write(ctx, config)
+    settings = settings_of(ctx, config)
     click.echo(operate.run_until(settings, moment))
     if follow:
         _follow(settings, operate.parse_moment(moment))

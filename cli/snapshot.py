@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from sluice.cli._job_run import run_command
-from sluice.cli._settings import config_option, settings_for_write, settings_of
+from sluice.cli._settings import config_option, settings_of
 from sluice.etl.display_units import format_size
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ def forget(ctx: click.Context, names: tuple[str, ...], config: str | None) -> No
     """
     from sluice.etl.history.snapshots import forget_snapshot
 
-    settings = settings_for_write(ctx, config)
+    settings = settings_of(ctx, config)
     for name in names:
         forget_snapshot(settings, name)
         click.echo(f"forgot {name}")

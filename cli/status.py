@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from sluice.cli._settings import config_option, config_path
+from sluice.cli._settings import choose_pipeline, config_option, settings_of
 from sluice.cli._stack import stack_of
 from sluice.cli.jobs import job_lines
 from sluice.cli.overrides import lines as override_lines
@@ -30,11 +30,10 @@ def command(ctx: click.Context, *, as_json: bool, config: str | None) -> int:
     With a pipeline's settings (--config, SLUICE_CONFIG): its checkpoint and lag, what operators
     ordered, and its pumps.
     """
-    path = config_path(ctx, config)
-    if path is not None:
-        from sluice.etl import load_settings, operate
+    if not choose_pipeline(ctx, config).is_stack:
+        from sluice.etl import operate
 
-        pipeline = operate.status(load_settings(path))
+        pipeline = operate.status(settings_of(ctx, config))
         click.echo(
             json.dumps(pipeline, indent=1) if as_json else "\n".join(_pipeline_lines(pipeline))
         )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from sluice.cli._settings import config_option, settings_for_write, settings_of
+from sluice.cli._settings import config_option, settings_of
 
 if TYPE_CHECKING:
     from sluice.etl.settings import Settings
@@ -66,9 +66,9 @@ def command(
     if check_only:
         return _check(_of_drainer(drainer_toml) if drainer_toml else settings_of(ctx, config))
     click.echo(
-        mark_copied(settings_for_write(ctx, config), tables)
+        mark_copied(settings_of(ctx, config), tables)
         if tables
-        else take_over(settings_for_write(ctx, config), partial(click.echo, err=True))
+        else take_over(settings_of(ctx, config), partial(click.echo, err=True))
     )
     return 0
 
@@ -86,10 +86,8 @@ def _of_drainer(file: Path) -> Settings:
 
 
 def _check(settings: Settings) -> int:
-    from sluice.etl.operate import describe_pipeline
     from sluice.etl.operate.takeover_check import STOPS, check_takeover
 
-    click.echo(describe_pipeline(settings), err=True)
     stops = 0
     for finding in check_takeover(settings):
         stops += finding.kind == STOPS

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from sluice.cli._settings import config_option, operator_name, settings_for_write
+from sluice.cli._settings import config_option, operator_name, settings_of
 
 
 @click.group("txn")
@@ -34,6 +34,6 @@ def skip(ctx: click.Context, commit_ts: int, start_ts: int, why: str, config: st
 
     click.echo(
         operate.skip_transaction(
-            settings_for_write(ctx, config), commit_ts, operator_name(), why, start_ts
+            settings_of(ctx, config), commit_ts, operator_name(), why, start_ts
         )
     )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sluice.cli._job_run import print_summary, run_command, run_job, run_to_summary
-from sluice.cli._settings import config_option, operator_name, settings_for_write
+from sluice.cli._settings import config_option, operator_name, settings_of
 from sluice.etl.tasks.job_kinds import job_kind
 
 if TYPE_CHECKING:
@@ -92,13 +92,13 @@ def command(
     if continuous:
         from sluice.cli._verify_continuous import run_continuously
 
-        return run_continuously(settings_for_write(ctx, config), seconds, as_json=as_json)
+        return run_continuously(settings_of(ctx, config), seconds, as_json=as_json)
     form = {"tables": tables, "how": how}
     if not repair:
         return run_command(ctx, config, "verify", form, as_json=as_json)
     from sluice.cli.verify import run_and_repair
 
-    return run_and_repair(settings_for_write(ctx, config), form, apply=apply, as_json=as_json)
+    return run_and_repair(settings_of(ctx, config), form, apply=apply, as_json=as_json)
 
 
 def run_and_repair(

@@ -14,10 +14,9 @@ from dataclasses import replace
 
 from sluice.errors import RequestError
 from sluice.etl.downstream import Checkpoint
-from sluice.etl.downstream.ownership import PipelineIdentity
 from sluice.etl.operate.status import failures, locked_checkpoint, newest_checkpoint
 from sluice.etl.settings import MODES, Settings, SettingsError
-from sluice.relay import Control, RelayError
+from sluice.relay import Control
 from sluice.tidb import moments, tso
 
 log = logging.getLogger("sluice")
@@ -29,21 +28,6 @@ DAG_OF = {"replicate": (LAND, APPLY), "archive": ("archive", "compact")}
 
 class OperateError(RequestError, ValueError):
     """An impossible request; the message has the reason and what is possible."""
-
-
-def describe_pipeline(settings: Settings) -> str:
-    """Describe the pipeline of the settings, for operators who are about to change it."""
-    try:
-        last = settings.open_relay().last()
-        cluster = f"cluster {last.cluster_id}" if last else "a cluster of which nothing is landed"
-    except (RelayError, OSError) as error:
-        cluster = f"a cluster not readable from the relay log ({error})"
-    pipeline = PipelineIdentity.from_settings(settings)
-    name = f"{settings.name} ({pipeline.id})" if settings.name else pipeline.id
-    return (
-        f"pipeline {name}: {cluster} at {settings.upstream.pd_urls}, to {pipeline.downstream},"
-        f" relay log {pipeline.relay_url}"
-    )
 
 
 MODE_AS_SET = "as in sluice.toml"

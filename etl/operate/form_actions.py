@@ -7,10 +7,10 @@ import logging
 from dataclasses import dataclass
 
 from sluice.etl.changes.formats.sql_scripts import split_statements
+from sluice.etl.downstream.ownership import describe_pipeline
 from sluice.etl.operate.commands import (
     BOTH,
     OperateError,
-    describe_pipeline,
     notes_on_paused_dag,
     pause,
     resume,

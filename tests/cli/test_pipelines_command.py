@@ -73,6 +73,53 @@ def test_the_only_one_needs_no_name(sluice: Run, folder: Path) -> None:
     assert sluice("overrides", "list")[0] == 0
 
 
+@pytest.mark.parametrize(
+    "command",
+    [("status",), ("status", "--json"), ("overrides", "list", "--json"), ("jobs",), ("pause",)],
+)
+def test_the_first_line_of_every_answer_says_which_pipeline(
+    sluice: Run, folder: Path, command: tuple[str, ...]
+) -> None:
+    _, result, said = sluice(*command, "--pipeline", "shop")
+    first, *more = said.splitlines()
+    assert first.startswith("pipeline shop (sluice-") and "http://127.0.0.1:1" in first
+    assert first.endswith(f"({folder / 'shop.toml'}, from --pipeline)")
+    assert "pipeline shop (" not in "\n".join([result, *more])
+
+
+def test_a_variable_goes_before_files_that_only_lie_there_and_a_flag_before_both(
+    sluice: Run, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "search.toml").unlink()
+    (home := tmp_path / "home").mkdir()
+    text = CONFIG.format(folder=tmp_path, name="other")
+    (home / "sluice.toml").write_text(text)
+    (here := tmp_path / "here").mkdir()
+    (here / "sluice.toml").write_text(text)
+
+    def first(*words: str, cwd: Path = here) -> str:
+        said = typed(*words, cwd=cwd).stderr.splitlines()
+        return said[0] if said else ""
+
+    for command in ("pause", "jobs"):  # a command that writes asks no more than one that reads
+        assert first(command).endswith("shop.toml, the only one in $SLUICE_PIPELINES)")
+        named = str(here / "sluice.toml")
+        assert first(command, "--config", named).endswith(f"({named}, from --config)")
+    monkeypatch.setenv("SLUICE_CONFIG", str(here / "sluice.toml"))
+    assert first("jobs").endswith("from $SLUICE_CONFIG)")
+    monkeypatch.delenv("SLUICE_CONFIG")
+    monkeypatch.delenv("SLUICE_PIPELINES")
+    assert first("jobs").endswith("from $SLUICE_HOME)")
+    monkeypatch.delenv("SLUICE_HOME")
+    monkeypatch.setattr("sluice.devstack.repository.default_home", lambda: home)
+    asked = typed("jobs", cwd=here)
+    assert asked.returncode == 2 and "which pipeline?" in asked.stderr
+    assert f"--config {home / 'sluice.toml'}   (the one-machine stack)" in asked.stderr
+    assert f"--config {here / 'sluice.toml'}   (this folder)" in asked.stderr
+    (home / "sluice.toml").unlink()
+    assert first("jobs").endswith(", this folder)")
+
+
 def test_pipelines_are_listed_with_state_and_what_is_wrong_with_a_file(
     sluice: Run, folder: Path
 ) -> None:

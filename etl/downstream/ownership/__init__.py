@@ -8,7 +8,12 @@ from sluice.etl.downstream.ownership.exclusivity import (
     other_writers,
 )
 from sluice.etl.downstream.ownership.other_sessions import OtherSession, sessions_writing
-from sluice.etl.downstream.ownership.pipeline import OWNER_LABEL, PipelineIdentity, writes_elsewhere
+from sluice.etl.downstream.ownership.pipeline import (
+    OWNER_LABEL,
+    PipelineIdentity,
+    describe_pipeline,
+    writes_elsewhere,
+)
 from sluice.etl.downstream.ownership.registration import RegistryHeartbeat
 from sluice.etl.settings import downstream_name
 
@@ -21,6 +26,7 @@ __all__ = [
     "RegistryHeartbeat",
     "WriterExclusivity",
     "describe_drainer",
+    "describe_pipeline",
     "downstream_name",
     "other_writers",
     "require_bootstrap_done",

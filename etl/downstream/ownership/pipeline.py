@@ -54,3 +54,13 @@ class PipelineIdentity:
     def label(self) -> dict[str, str]:
         """Return what its entry in the registry has beside its id."""
         return {OWNER_LABEL: self.relay_url, "downstream": self.downstream}
+
+
+def describe_pipeline(settings: Settings) -> str:
+    """Describe the pipeline of the settings in a line, from them alone."""
+    pipeline = PipelineIdentity.from_settings(settings)
+    name = f"{settings.name} ({pipeline.id})" if settings.name else pipeline.id
+    return (
+        f"pipeline {name}: TiDB at {settings.upstream.pd_urls}, to {pipeline.downstream},"
+        f" relay log {pipeline.relay_url}"
+    )
