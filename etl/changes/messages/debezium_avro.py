@@ -48,6 +48,7 @@ from sluice.etl.changes.messages.message import (
     Message,
     MessageFormat,
     RowBatch,
+    TransactionPlace,
     ddl_headers,
     handle_key,
     shown_columns,
@@ -101,6 +102,13 @@ class DebeziumAvro(KeyedEncoder):
         source = _source(table, *map(long_text, times))
         value = record([head, NULL, NULL, *source, _TRUNCATE, *_end(built_ms)], 1)
         return [Message(job.commit_ts, None, bytes(value), ddl_headers(job))]
+
+    def in_transaction(self, message: Message, place: TransactionPlace) -> Message:
+        """Return a row's message with the block `transaction`, which is the envelope's last."""
+        if message.value is None:
+            return message
+        block = PRESENT + sized_text(str(message.commit_ts)) + b"".join(map(long_text, place))
+        return message._replace(value=message.value[: -len(NULL)] + block)
 
     def watermark(self, commit_ts: int, built_ms: int) -> list[Message]:
         """Return nothing: a watermark is of no table, and so of no subject of one."""

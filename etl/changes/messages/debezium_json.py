@@ -39,6 +39,7 @@ from sluice.etl.changes.messages.message import (
     Message,
     MessageFormat,
     RowBatch,
+    TransactionPlace,
     ddl_headers,
     digits,
     shown_columns,
@@ -57,6 +58,8 @@ _TICDC_VERSION = "2.4.0.Final"
 """The version of Debezium that TiCDC names."""
 _VERSION = "1"
 _OPS = {INSERT: b"c", UPDATE: b"u", DELETE: b"d"}
+_NO_TRANSACTION = b',"transaction":null,"op":'
+"""Nothing of a table's is in front of it but names in JSON strings, which have no bare quotes."""
 
 
 class DebeziumJson(KeyedEncoder):
@@ -94,6 +97,14 @@ class DebeziumJson(KeyedEncoder):
             truncated = self._whole(_envelope(source, built_ms, b"t", NULL, NULL), schema)
             found.append(Message(job.commit_ts, None, truncated, ddl_headers(job)))
         return found
+
+    def in_transaction(self, message: Message, place: TransactionPlace) -> Message:
+        """Return a row's message with the block `transaction`; as TiCDC it is null."""
+        if not self._lossless or message.value is None:
+            return message
+        block = b',"transaction":{"id":"%d","total_order":%d,"data_collection_order":%d},"op":'
+        named = block % (message.commit_ts, *place)
+        return message._replace(value=message.value.replace(_NO_TRANSACTION, named, 1))
 
     def watermark(self, commit_ts: int, built_ms: int) -> list[Message]:
         """Return the watermark, an envelope with op `m`, which only the extension has."""
@@ -183,5 +194,5 @@ def _envelope(
     before: pa.LargeBinaryArray | bytes,
     after: pa.LargeBinaryArray | bytes,
 ) -> Parts:
-    head = b',"ts_ms":%d,"transaction":null,"op":"%b","before":' % (built_ms, op)
+    head = b',"ts_ms":%d%b"%b","before":' % (built_ms, _NO_TRANSACTION, op)
     return [b'{"source":', *source, head, before, b',"after":', after, b"}"]

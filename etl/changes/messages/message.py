@@ -58,6 +58,17 @@ class Message(NamedTuple):
     headers: tuple[tuple[str, bytes], ...] = ()
 
 
+class TransactionPlace(NamedTuple):
+    """Where a message is in its upstream transaction, as Debezium's transaction metadata has it.
+
+    Both orders begin with 1. Tombstones don't count.
+    """
+
+    total_order: int
+    data_collection_order: int
+    """Among the messages of its table."""
+
+
 @dataclass(frozen=True, slots=True)
 class MessageFormat:
     """The format of a topic's messages, and what its encoder may choose."""
@@ -152,6 +163,10 @@ class Encoder(ABC):
     def table_schemas(self, table: Table) -> list[MessageSchema]:
         """Return the registry's schemas that messages of a table will have."""
         return []
+
+    def in_transaction(self, message: Message, place: TransactionPlace) -> Message:
+        """Return a row's message that names its place, if the format has room for that."""
+        return message
 
     @abstractmethod
     def rows(self, batch: RowBatch) -> pa.LargeBinaryArray:

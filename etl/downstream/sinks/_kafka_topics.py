@@ -18,6 +18,7 @@ from sluice.etl.changes.messages import (
     PARTITION_0,
     Dispatch,
     Message,
+    TransactionPlace,
     is_of_one_table,
     table_hash,
 )
@@ -227,7 +228,7 @@ class TransactionMarkers:
     """
 
     def __init__(self) -> None:
-        self._commit_ts = 0
+        self._commit_ts = self._total = 0
         self._counts: dict[bytes, int] = {}
 
     def before(self, message: Message, built_ms: int) -> list[Message]:
@@ -240,7 +241,12 @@ class TransactionMarkers:
         if message.value is not None:
             name = _table_of(message)
             self._counts[name] = self._counts.get(name, 0) + 1
+            self._total += 1
         return found
+
+    def place_of(self, message: Message) -> TransactionPlace:
+        """Return the place of the message that was counted last."""
+        return TransactionPlace(self._total, self._counts.get(_table_of(message), 0))
 
     def end(self, built_ms: int) -> list[Message]:
         """Return the END of the transaction that is open, if one is."""
@@ -252,11 +258,11 @@ class TransactionMarkers:
         ]
         marker = {
             "status": "END",
-            "event_count": sum(self._counts.values()),
+            "event_count": self._total,
             "data_collections": counted,
         }
         found = [self._marker(marker, built_ms)]
-        self._commit_ts, self._counts = 0, {}
+        self._commit_ts, self._total, self._counts = 0, 0, {}
         return found
 
     def _marker(self, more: dict[str, Any], built_ms: int) -> Message:

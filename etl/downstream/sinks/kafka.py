@@ -187,6 +187,8 @@ class KafkaSink(BinlogSink):
         if self._options.transaction_topic:
             for marker in self._markers.before(message, int(time.time() * 1000)):
                 self._send(marker, self._options.transaction_topic)
+            if self._encoder is not None:
+                message = self._encoder.in_transaction(message, self._markers.place_of(message))
         self._send_bootstrap(message, schemas, place)
         partition = place.partition(row_hash, message.commit_ts)
         self._send(self._identified(message, schemas, place.topic), place.topic, partition)

@@ -9,7 +9,14 @@ from decimal import Decimal
 
 import fastavro
 
-from sluice.etl.changes.messages import Message, MessageFormat, RowBatch, encoder_for, split_frames
+from sluice.etl.changes.messages import (
+    Message,
+    MessageFormat,
+    RowBatch,
+    TransactionPlace,
+    encoder_for,
+    split_frames,
+)
 from sluice.relay import DELETE, INSERT, UPDATE
 from sluice.tidb import column_types as types
 from sluice.tidb.ddl_actions import Action
@@ -107,3 +114,13 @@ def test_truncate_is_an_op_under_the_tables_schema_and_other_ddl_has_no_message(
     assert (value["op"], value["before"], value["after"]) == ("t", None, None)
     assert value["source"]["table"] == "orders"
     assert encoder.ddl(replace(job, type=Action.ADD_COLUMN), BUILT_MS) == []
+
+
+def test_a_message_takes_its_place_in_the_transaction_and_a_tombstone_has_none() -> None:
+    deleted, tombstone = sent(batch_of(DELETE, old=ROW))
+    encoder, place = encoder_for(OPTIONS), TransactionPlace(300, 2)
+    placed = encoder.in_transaction(deleted, place)
+    before, after = (record_of(each.value or b"")[1] for each in (deleted, placed))
+    block = {"id": str(COMMIT_TS), "total_order": 300, "data_collection_order": 2}
+    assert after == before | {"transaction": block}
+    assert encoder.in_transaction(tombstone, place) == tombstone

@@ -14,6 +14,7 @@ from sluice.etl.changes.messages import (
     Message,
     MessageFormat,
     RowBatch,
+    TransactionPlace,
     encoder_for,
     split_frames,
 )
@@ -301,3 +302,30 @@ def test_a_watermark_is_an_envelope_with_op_m() -> None:
     payload = json.loads(message.value or b"")["payload"]
     assert (payload["op"], payload["source"]["commit_ts"]) == ("m", COMMIT_TS)
     assert (payload["source"]["db"], payload["source"]["table"]) == ("", "")
+
+
+@pytest.mark.parametrize("options", [LOSSLESS, WITH_SCHEMA, TICDC])
+def test_a_message_takes_its_place_in_the_transaction_unless_as_ticdc(
+    options: MessageFormat,
+) -> None:
+    columns = (
+        Column(1, "transaction", 0, types.BIGINT),
+        Column(2, "op", 1, types.VARCHAR, flen=9, charset="utf8mb4"),
+    )
+    table = Table(1, 1, "shop", '","transaction":null,"op":"', columns)
+    row = {"transaction": None, "op": ',"transaction":null,"op":'}
+    (message,) = sent(options, batch_of(UPDATE, old=row, new=row, table=table))
+    placed = encoder_for(options).in_transaction(message, TransactionPlace(3, 2))
+    before, after = (json.loads(each.value or b"") for each in (message, placed))
+    if options is not LOSSLESS:
+        assert before.get("schema") == after.get("schema")
+        before, after = before["payload"], after["payload"]
+    block = {"id": str(COMMIT_TS), "total_order": 3, "data_collection_order": 2}
+    assert after == before | {"transaction": None if options is TICDC else block}
+    if options is WITH_SCHEMA:
+        DebeziumReader().read(placed)
+
+
+def test_a_tombstone_has_no_place() -> None:
+    _, tombstone = sent(LOSSLESS, batch_of(DELETE, old=ROW))
+    assert encoder_for(LOSSLESS).in_transaction(tombstone, TransactionPlace(3, 2)) == tombstone
