@@ -13,23 +13,14 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-import confluent_kafka
-from confluent_kafka import KafkaError, KafkaException, Producer
-
 from sluice.etl.changes.formats.binlog_file import FOOTER, HEADER, commit_ts_of, split_records
 from sluice.etl.changes.messages import BINLOG, Bootstraps, Message, encoder_for, split_changes
 from sluice.etl.changes.steps import MessageSchema, ScopedDdl, Step, TransactionDetail
 from sluice.etl.changes.write_plans.kafka_binlog import ddl_message
 from sluice.etl.downstream import Checkpoint, Savepoint, SavepointFile
 from sluice.etl.downstream.sinks._binlog_sink import BinlogSink
-from sluice.etl.downstream.sinks._kafka_client import (
-    PARTITION,
-    KafkaClient,
-    KafkaUnavailableError,
-    LastMessage,
-    abandon,
-    error_reason,
-)
+from sluice.etl.downstream.sinks._kafka_client import PARTITION, KafkaClient, LastMessage
+from sluice.etl.downstream.sinks._kafka_sender import KafkaSender
 from sluice.etl.downstream.sinks._kafka_topics import (
     RESUME_CONFIG,
     Place,
@@ -54,17 +45,13 @@ class KafkaSink(BinlogSink):
         self._encoder = None if options.format == BINLOG else encoder_for(options.message_format)
         self._registry = SchemaRegistry(options) if options.registry_url else None
         self._client = _client(options, cluster_id)
+        self._sender = KafkaSender(options, self._client)
         self._topics = Topics(options, self._client)
         self._markers = TransactionMarkers()
         self._bootstraps = Bootstraps()
         self._job = job
         self._resume_topic = resume_topic(options, cluster_id)
-        self._producer: Producer | None = None
-        self._in_transaction = False
         self._pieces: list[bytes] = []  # of a record that has begun and not ended
-        self._offset = -1  # of the last message that was delivered
-        self._rejected: KafkaError | None = None
-        self._rejected_at = ""  # the topic and partition that refused a message
         self._watermark_due_s = 0.0  # of the monotonic clock
 
     @property
@@ -72,15 +59,12 @@ class KafkaSink(BinlogSink):
         return self._client.address
 
     def close(self) -> None:
-        if self._producer is not None:
-            abandon(self._producer)
-        self._producer = None
+        self._sender.close()
 
     def recover(self) -> Checkpoint | None:
         """Fence earlier writers, and find the last transaction that is in the topic."""
         self.close()
-        self._in_transaction, self._pieces, self._offset = False, [], -1
-        self._rejected, self._rejected_at = None, ""
+        self._pieces = []
         self._watermark_due_s, self._markers = 0.0, TransactionMarkers()
         self._bootstraps = Bootstraps()
         try:
@@ -90,7 +74,7 @@ class KafkaSink(BinlogSink):
             raise ApplyError(
                 f"{error}: [kafka] savepoint must be a file that this user can write"
             ) from error
-        self._producer = self._client.producer(transactional=self._options.is_transactional)
+        self._sender.open()
         checkpoint = found.checkpoint if found else Checkpoint(0)
         if self._resume_topic:
             there = self._resume(found)
@@ -99,7 +83,7 @@ class KafkaSink(BinlogSink):
             self._check_place(found, tail.next)
             there = 0
             if tail.last is not None:
-                self._offset = tail.last.offset
+                self._sender.offset = tail.last.offset
                 there = _commit_ts_of(self._options, tail.last, self.address)
         self._client.clear_trouble()
         checkpoint = checkpoint.at(there) if there > checkpoint.commit_ts else checkpoint
@@ -119,7 +103,7 @@ class KafkaSink(BinlogSink):
             # The pipeline may have written to partition 0 alone before, without a record.
             before = self._client.tail().last if self._had_one_partition() else None
             return _commit_ts_of(self._options, before, self.address) if before else 0
-        self._offset = tail.last.offset
+        self._sender.offset = tail.last.offset
         record = _record(tail.last, self._resume_topic)
         if record.job != self._job:
             raise ApplyError(
@@ -215,71 +199,22 @@ class KafkaSink(BinlogSink):
 
     def _send(self, message: Message, topic: str = "", partition: int = PARTITION) -> None:
         """Send a message; `topic` "" is the pipeline's own."""
-        topic = topic or self._client.topic
-        commit_ts = message.commit_ts
-        size = len(message.key or b"") + len(message.value or b"")
-        if size > self._options.max_message_bytes:
-            raise ApplyError(
-                f"{self.address}: the transaction at commit_ts {commit_ts} has a message of"
-                f" {size} bytes, [kafka] max-message-bytes is"
-                f" {self._options.max_message_bytes}",
-                hint=(
-                    "raise it, and max.message.bytes of the topic, or leave the transaction out:"
-                    f" `sluice txn skip {commit_ts}`"
-                ),
-            )
-        producer = self._connected()
-        try:
-            if not self._in_transaction:
-                if self._options.is_transactional:
-                    producer.begin_transaction()
-                self._in_transaction = True
-                self._mark_growth()
-            deadline = time.monotonic() + self._options.timeout_s
-            while True:
-                try:
-                    producer.produce(
-                        topic,
-                        message.value,
-                        message.key,
-                        partition=partition,
-                        headers=list(message.headers) or None,
-                        on_delivery=self._delivered,
-                    )
-                    break
-                except BufferError:  # what is on the way must arrive first
-                    if time.monotonic() > deadline:
-                        raise KafkaUnavailableError(
-                            f"{self.address}, sending commit_ts {commit_ts} to {topic}: nothing was"
-                            f" taken for {self._options.timeout_s} s"
-                        ) from None
-                    producer.poll(0.05)
-            producer.poll(0)
-        except (KafkaException, SystemError) as error:
-            doing = f"sending commit_ts {commit_ts} ({size} bytes) to {topic}[{partition}]"
-            raise self._client.translated(error_reason(producer, error), doing) from error
-        if self._rejected is not None:
-            self._check_refused(f"sending through commit_ts {commit_ts}")
+        if self._sender.begin():
+            self._mark_growth()
+        is_reported = not self._resume_topic or topic == self._resume_topic
+        self._sender.send(message, topic or self._client.topic, partition, is_reported=is_reported)
 
     def _make_durable(self, step: Step) -> None:
         self._end_transaction()
         self._send_watermark(step.commit_ts)
-        if not self._in_transaction:
+        if not self._sender.in_transaction:
             return
         doing = f"committing through {step.commit_ts}"
         if not self._options.is_transactional:
-            self._flush(doing)  # before the record, which promises it
+            self._sender.flush(doing)  # before the record, which promises it
         if self._resume_topic:
             self._send(self._record_through(step), self._resume_topic)
-        self._flush(doing)
-        if self._options.is_transactional:
-            producer = self._connected()
-            try:
-                producer.commit_transaction(self._options.timeout_s)
-            except (KafkaException, SystemError) as error:
-                self._check_refused(doing)
-                raise self._client.translated(error_reason(producer, error), doing) from error
-        self._in_transaction = False
+        self._sender.commit(doing)
 
     def _mark_growth(self) -> None:
         """Promise in the partitions that a topic had before that all until now is there.
@@ -302,20 +237,6 @@ class KafkaSink(BinlogSink):
         key = self._client.transactional_id.encode()
         return Message(step.commit_ts, key, record.to_bytes())
 
-    def _flush(self, doing: str) -> None:
-        producer = self._connected()
-        try:
-            left = producer.flush(self._options.timeout_s)
-        except (KafkaException, SystemError) as error:
-            self._check_refused(doing)
-            raise self._client.translated(error_reason(producer, error), doing) from error
-        self._check_refused(doing)
-        if left:
-            raise KafkaUnavailableError(
-                f"{self.address}, {doing}: {left} messages were not taken in"
-                f" {self._options.timeout_s} s"
-            )
-
     def _send_watermark(self, commit_ts: int) -> None:
         """Promise that all through `commit_ts` is in the topic, in the transaction that does it."""
         interval_s = self._options.watermark_interval_s
@@ -329,26 +250,8 @@ class KafkaSink(BinlogSink):
 
     def _save(self, checkpoint: Checkpoint) -> None:
         place = self._resume_topic or self._client.topic
-        self._savepoint.save(checkpoint, place if self._offset >= 0 else None, max(0, self._offset))
-
-    def _delivered(self, error: KafkaError | None, message: confluent_kafka.Message) -> None:
-        if error is not None:
-            self._rejected = self._rejected or error
-            self._rejected_at = self._rejected_at or f"{message.topic()}[{message.partition()}]"
-        elif not self._resume_topic or message.topic() == self._resume_topic:
-            self._offset = max(self._offset, int(message.offset() or 0))
-
-    def _check_refused(self, doing: str) -> None:
-        if self._rejected is not None:
-            raise self._client.translated(
-                error_reason(self._connected(), KafkaException(self._rejected)),
-                f"{doing}, of which {self._rejected_at} refused a message",
-            )
-
-    def _connected(self) -> Producer:
-        if self._producer is None:
-            raise RuntimeError("recover() comes first")
-        return self._producer
+        offset = self._sender.offset
+        self._savepoint.save(checkpoint, place if offset >= 0 else None, max(0, offset))
 
     def _check_place(self, found: Savepoint | None, next_offset: int) -> None:
         place = self._resume_topic or self._client.topic

@@ -243,7 +243,7 @@ def test_a_process_that_was_replaced_cannot_send_any_more(
     first._topics.resume_from({})
     with pytest.raises(CheckpointMovedError, match="another process writes to the same topic"):
         first._send(Message(5, None, b"x"), options.resume_topic)
-        first._flush("flushing")
+        first._sender.flush("flushing")
         first.run([Step(CommitDetail(4), 10)])
     first.close()
     second.close()
