@@ -8,7 +8,6 @@ import select
 import sys
 import termios
 import threading
-import time
 import tty
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
 
 _KEYS = " n next pipeline   p previous   space stop and go on   q end "
 _WIDTH, _HEIGHT = 80, 200
-_HOUR_MS = 3_600_000
 _ONCE_TIMEOUT_S, _POLL_TIMEOUT_S = 15.0, 0.8
 _OVERVIEW_TIME_SHARE = 0.7
 """The share of the timeout that the overview may spend waiting for its sources."""
@@ -103,11 +101,11 @@ class _Poller:
 
     def _points(self, name: str) -> list[LagPoint]:
         from sluice.etl.downstream.ownership import downstream_name
-        from sluice.relay.measures import CounterStore
+        from sluice.relay.measures import HOUR, CounterStore
 
-        settings, now = self._pipelines[name].settings, time.time_ns() // 1_000_000
+        settings = self._pipelines[name].settings
         measures = CounterStore(settings.open_relay(), downstream_name(settings.target))
-        return measures.points(now - _HOUR_MS, now + _HOUR_MS)
+        return measures.points(HOUR)
 
 
 class _LiveScreen:

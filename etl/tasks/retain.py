@@ -11,8 +11,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from sluice.errors import ours
+from sluice.errors import SluiceError, ours
 from sluice.etl.history.retain.run import retain
+from sluice.etl.history.retain.state_sample import note_state
 from sluice.etl.history.retain.status import RETAIN
 from sluice.etl.settings import Settings
 from sluice.relay import Failure
@@ -38,4 +39,8 @@ def retain_or_say_why(settings: Settings, got_on: Callable[[object], None]) -> d
         settings.open_relay().failures.note(failure)
         return {"failed": str(reason), "hint": reason.hint}
     got_on(None)
+    try:
+        note_state(settings)
+    except (SluiceError, OSError) as error:  # a gap in a chart
+        log.warning("sample of restorable range and verification not kept: %s", error)
     return done.as_dict()

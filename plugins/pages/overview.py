@@ -13,12 +13,15 @@ from sluice.etl import operate
 from sluice.etl.downstream.ownership import PipelineIdentity
 from sluice.etl.operate.overview import overview as build_overview
 from sluice.etl.settings import Settings
+from sluice.etl.settings.pipelines import NamedPipeline
 from sluice.plugins.action_body import ActionBody
 from sluice.plugins.actions import ActionRequest, audit_name, perform
 from sluice.plugins.auth import Viewer
+from sluice.plugins.pages.job_list import statuses
 from sluice.plugins.pipeline_param import PipelineParam, SettingsParam
 from sluice.plugins.response_cache import answer
-from sluice.relay.measures import CounterStore
+from sluice.relay.jobs import FINAL_STATES, JobStatus
+from sluice.relay.measures import DAY, HOUR, WEEK, CounterStore, LagSeries, StateHistory
 
 __all__ = ["router"]
 
@@ -26,7 +29,8 @@ router = APIRouter()
 
 _POLL_TIMEOUT_S = 0.5
 _POINTS_CACHE_TTL_S = 10.0
-_DAY_MS = 86_400_000
+_MAX_JOBS_SHOWN = 200
+_SERIES = {"": HOUR, "hour": HOUR, "day": DAY, "week": WEEK}
 
 
 @router.get("/overview")
@@ -38,17 +42,46 @@ async def overview(request: Request, pipeline: PipelineParam, settings: Settings
 
 
 @router.get("/lag")
-async def lag(request: Request, pipeline: PipelineParam, settings: SettingsParam) -> Response:
-    """Return lag and pace over the last day, the last hour more finely."""
-    return await answer(request, ("lag", pipeline), lambda: _points(settings), _POINTS_CACHE_TTL_S)
-
-
-def _points(settings: Settings) -> dict[str, Any]:
-    now = time.time_ns() // 1_000_000
-    measures = CounterStore(
-        settings.open_relay(), PipelineIdentity.from_settings(settings).downstream
+async def lag(
+    request: Request,
+    pipeline: PipelineParam,
+    settings: SettingsParam,
+    span: Literal["", "hour", "day", "week"] = "",
+) -> Response:
+    """Return lag, pace, errors, what could be restored and verified, and runs of jobs."""
+    return await answer(
+        request,
+        ("lag", pipeline, span),
+        lambda: _past(pipeline, settings, _SERIES[span]),
+        _POINTS_CACHE_TTL_S,
     )
-    return {"points": [asdict(point) for point in measures.points(now - _DAY_MS, now)]}
+
+
+def _past(pipeline: NamedPipeline, settings: Settings, series: LagSeries) -> dict[str, Any]:
+    relay, now = settings.open_relay(), time.time_ns() // 1_000_000
+    measures = CounterStore(relay, PipelineIdentity.from_settings(settings).downstream)
+    first = now - series.span_ms
+    jobs = [_job(status, now) for status in statuses(pipeline)]
+    samples = StateHistory(relay).samples()
+    left_out = max(0, sum(sample.at_ms < first for sample in samples) - 1)  # the line's beginning
+    return {
+        "step_ms": series.step_ms,
+        "points": [asdict(point) for point in measures.points(series) if point.at_ms >= first],
+        "states": [sample._asdict() for sample in samples[left_out:]],
+        "jobs": [job for job in jobs if job["to_ms"] >= first][:_MAX_JOBS_SHOWN],
+    }
+
+
+def _job(status: JobStatus, now_ms: int) -> dict[str, Any]:
+    """Return a job's span: through its last change of state, or now."""
+    is_over = status.state in FINAL_STATES
+    return {
+        "id": status.spec.id,
+        "kind": status.spec.kind,
+        "state": status.state,
+        "from_ms": status.spec.made_ms,
+        "to_ms": status.entry.made_ms if is_over else now_ms,
+    }
 
 
 @router.post("/tasks/{what}")

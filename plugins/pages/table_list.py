@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import asdict
 from typing import Any
 
@@ -110,6 +111,7 @@ def _table_document(table: TableInfo) -> dict[str, Any]:
         "updates": count.updates,
         "deletes": count.deletes,
         "changes": table.changes,
+        "hours": count.last_hours(time.time_ns() // 1_000_000) if count.hours else [],
         "changed_ts": str(count.last_commit_ts or ""),
         "verified": verified.to_json() | {"ts": str(verified.ts)} if verified else None,
         "differs": table.differs,

@@ -33,7 +33,7 @@ _CACHE_TTL_S = 4.0
 
 Name = Annotated[str, Query(max_length=1000)]
 Ts = Annotated[str, Query(pattern=r"^\d{0,19}$")]
-Sort = Literal["name", "rows", "bytes", "changes", "changed", "verified", "differences"]
+Sort = Literal["name", "rows", "bytes", "changes", "recent", "changed", "verified", "differences"]
 
 
 def _selection(

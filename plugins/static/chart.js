@@ -10,9 +10,9 @@ const BOTTOM = 24;
 const STEPS_MS = [50, 100, 200, 500, 1e3, 2e3, 5e3, 10e3, 20e3, 30e3, 60e3, 120e3, 300e3, 600e3, 1200e3, 1800e3, 3600e3, 7200e3, 10800e3, 21600e3, 43200e3, 86400e3, 172800e3, 432000e3, 864000e3];
 const TIMES_MS = [60e3, 300e3, 600e3, 900e3, 1800e3, 3600e3, 7200e3, 10800e3, 21600e3, 43200e3, 86400e3, 172800e3, 604800e3, 2592000e3];
 
-/** Even steps for an axis through `most`, at most so many. */
-export function steps(most, atMost = 4) {
-  const step = STEPS_MS.find((each) => most / each <= atMost) ?? niceStep(most / atMost);
+/** Even steps for an axis through `most`, at most `atMost`; `isTime`: of milliseconds. */
+export function steps(most, atMost = 4, isTime = true) {
+  const step = (isTime && STEPS_MS.find((each) => most / each <= atMost)) || niceStep(most / atMost);
   const count = Math.max(1, Math.ceil(most / step));
   return Array.from({ length: count + 1 }, (_, n) => n * step);
 }
@@ -42,27 +42,28 @@ function label(at, step) {
 
 /**
  * A chart of lines. `lines`: [{name, kind, values: [[ms, value or null], …]}], ascending; `gapMs`: two points further
- * apart than this aren't joined; `shown` gives a value its text.
+ * apart than this aren't joined; `shown` gives a value its text. `marks`: [{kind, at, to, text}], what happened when.
  */
-export function lineChart({ id, width, height, from, to, lines, gapMs, shown = span }) {
+export function lineChart({ id, width, height, from, to, lines, gapMs, shown = span, marks = [] }) {
   const most = Math.max(1, ...lines.flatMap((line) => line.values.map(([, value]) => value ?? 0)));
-  const ticks = steps(most);
+  const ticks = steps(most, height < 150 ? 2 : 4, shown === span);
   const x = (at) => LEFT + ((at - from) / (to - from)) * (width - LEFT - RIGHT);
   const y = (value) => height - BOTTOM - (value / ticks.at(-1)) * (height - TOP - BOTTOM);
   const svg = s(
     "svg",
     { id, class: "chart", width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": describe(lines, shown) },
-    ticks.map((tick) => [
+    ticks.filter((tick, n) => !n || shown(tick) !== shown(ticks[n - 1])).map((tick) => [
       s("line", { class: "rule", x1: LEFT, x2: width - RIGHT, y1: y(tick), y2: y(tick) }),
       s("text", { x: LEFT - 8, y: y(tick) + 4, "text-anchor": "end" }, shown(tick)),
     ]),
     moments(from, to, Math.max(2, Math.floor(width / 110))).map(({ at, text }) =>
-      s("text", { x: x(at), y: height - 6, "text-anchor": "middle" }, text),
+      s("text", { x: x(at), y: height - 6, "text-anchor": x(at) > width - 24 ? "end" : "middle" }, text),
     ),
     lines.map((line) => [
       line.filled && s("path", { class: `area ${line.kind}`, d: area(line.values, gapMs, x, y) }),
       s("path", { class: `line ${line.kind}`, d: path(line.values, gapMs, x, y) }),
     ]),
+    marks.filter((mark) => mark.to >= from && mark.at <= to).map((mark) => markOf(mark, (at) => x(Math.min(Math.max(at, from), to)), height)),
     s("line", { class: "cross", y1: TOP, y2: height - BOTTOM, visibility: "hidden" }),
   );
   const tip = h("div", { class: "tip", hidden: true });
@@ -71,6 +72,12 @@ export function lineChart({ id, width, height, from, to, lines, gapMs, shown = s
   figure.onpointerleave = (event) => hide(event.currentTarget);
   return figure;
 }
+
+// What happened at a moment is a line through the chart, what lasted a bar on its axis.
+const markOf = ({ kind, at, to, text }, x, height) =>
+  kind === "job"
+    ? s("rect", { class: "mark job", x: x(at), y: height - BOTTOM - 2, width: Math.max(3, x(to) - x(at)), height: 4, rx: 2 }, s("title", {}, `${text}, from ${clock(at)}`))
+    : s("path", { class: `mark ${kind}`, d: `M${x(at)},${TOP}V${height - BOTTOM}` }, s("title", {}, `${text} at ${clock(at)}`));
 
 function stretches(values, gapMs) {
   const found = [];

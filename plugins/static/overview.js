@@ -2,24 +2,26 @@
 
 import { lineChart } from "./chart.js";
 import { h } from "./dom.js";
-import { ago, clock, many, rate, span, tsoMs } from "./format.js";
+import { ago, clock, count, many, moment, rate, span, tsoMs } from "./format.js";
 import { button, card, figure, pill } from "./parts.js";
 import { picture } from "./picture.js";
+import { link } from "./tables.js";
 
 const HOUR = 3_600_000;
+const SPANS = [["", "1 h", HOUR], ["day", "24 h", 24 * HOUR], ["week", "7 d", 168 * HOUR]];
 
 export async function load(around) {
-  const [now, lag] = await Promise.all([around.ask("overview"), around.ask("lag", {}, { waiting: false }).catch(() => null)]);
-  return { now, points: lag?.points ?? null };
+  const [now, lag] = await Promise.all([around.ask("overview"), around.ask("lag", { span: around.query.get("span") }, { waiting: false }).catch(() => null)]);
+  return { now, past: lag };
 }
 
-export function draw({ now, points }, around) {
+export function draw({ now, past }, around) {
   return [
     h("div", { class: "head" }, h("h1", {}, "Overview"), actions(now, around)),
     headline(now),
     card({ id: "way", class: "way" }, picture(now, around.width())),
     numbers(now),
-    lagCard(points, around),
+    pastCard(past, now, around),
     now.overrides.length > 0 && overrides(now),
     h("div", { class: "pair" }, pumps(now), next(around)),
   ];
@@ -89,32 +91,58 @@ function restorable({ promised_ts, lo, hi }) {
   return tsoMs(hi) && !tsoMs(lo) ? "everything" : "no moment yet";
 }
 
-function lagCard(points, around) {
-  const day = around.query.get("span") === "day";
+function pastCard(past, now, around) {
+  const chosen = SPANS.find(([name]) => name === (around.query.get("span") ?? "")) ?? SPANS[0];
+  const choose = (name) => () => (around.setQuery("span", name), around.lookAgain());
+  const tab = ([name, text]) => h("button", { type: "button", class: "tab", "aria-pressed": String(name === chosen[0]), onclick: choose(name) }, text);
+  const title = h("div", { class: "head" }, h("h2", {}, "Lag and work"), h("div", { class: "tabs", role: "group", "aria-label": "Span" }, SPANS.map(tab)));
+  if (!past?.points.length) return card({ id: "lag" }, title, h("p", { class: "quiet waiting" }, past ? "Nothing was measured in this time: no task ran." : "The relay log, which keeps it, has not answered."));
   const to = Date.now();
-  const earliest = to - (day ? 24 * HOUR : HOUR);
-  const seen = (points ?? []).filter((point) => point.at_ms >= earliest && point.at_ms <= to + 15_000);
   // a pipeline that has just begun has its first minutes large
-  const from = Math.max(earliest, Math.min((seen[0]?.at_ms ?? 0) - 30_000, to - 300_000));
-  const choose = (name) => () => (around.setQuery("span", name), around.redraw());
-  const tab = (text, name, on) => h("button", { type: "button", class: "tab", "aria-pressed": String(on), onclick: choose(name) }, text);
-  const lines = [
-    { name: "Downstream", kind: "one", filled: true, values: seen.map((point) => [point.at_ms, point.lag_ms]) },
-    { name: "Relay log", kind: "two", values: seen.map((point) => [point.at_ms, point.land_lag_ms]) },
-  ];
+  const from = Math.max(to - chosen[2], Math.min(past.points[0].at_ms - 30_000, to - 300_000));
+  const marks = [...ddlMarks(past, around), ...jobMarks(past, around)];
+  const wide = around.width() - 42;
+  const narrow = wide < 900 ? wide : Math.floor((wide - 24) / 2);
+  const of = (key) => past.points.map((point) => [point.at_ms, point[key]]);
+  const chart = (id, name, width, height, lines, shown, gapMs) =>
+    h("div", { id: `${id}-part`, class: "chart-part" }, h("h3", {}, name, lines.length > 1 && lines.map((line) => h("span", { class: `key ${line.kind}` }, line.name))), lineChart({ id, width, height, from, to, lines, gapMs, shown, marks }));
+  const one = (name, values) => [{ name, kind: "one", filled: true, values }];
+  const states = (key, last) => [...past.states.map((state) => [state.at_ms, state[key]]), ...(last === null ? [] : [[to, last]])];
+  const gapMs = Math.max(45_000, 3 * past.step_ms);
   return card(
     { id: "lag" },
+    title,
+    chart("lag-chart", "Lag", wide, 200, [...one("Downstream", of("lag_ms")), { name: "Relay log", kind: "two", values: of("land_lag_ms") }], span, gapMs),
     h(
       "div",
-      { class: "head" },
-      h("h2", {}, "Lag"),
-      h("div", { class: "row" }, lines.map((line) => h("span", { class: `key ${line.kind}` }, line.name)), h("div", { class: "tabs" }, tab("Last hour", "", !day), tab("Last day", "day", day))),
+      { class: "charts", id: "charts" },
+      chart("rows-chart", "Row changes applied", narrow, 120, one("Row changes", of("rows_per_s")), (value) => rate(value), gapMs),
+      chart("windows-chart", "Windows landed", narrow, 120, one("Windows", of("windows_per_s")), (value) => rate(value), gapMs),
+      chart("errors-chart", "Errors, those retried included", narrow, 120, one("Errors", of("errors")), count, gapMs),
+      chart("verified-chart", "Age of the oldest verification", narrow, 120, one("Oldest verification", states("verified_age_ms", now.verified.age_ms)), span, 4 * HOUR),
+      chart("restorable-chart", "Restorable range", narrow, 120, one("Every table, for the last", states("restorable_ms", restorableMs(now.archive))), span, 4 * HOUR),
     ),
-    seen.length
-      ? lineChart({ id: "lag-chart", width: around.width() - 42, height: 200, from, to, lines, gapMs: day ? 900_000 : 45_000 })
-      : h("p", { class: "quiet waiting" }, points ? "Nothing was measured in this time: no task ran." : "The relay log, which keeps it, has not answered."),
+    marks.length > 0 && h("details", { id: "marks" }, h("summary", {}, marksInWords(marks)), h("ul", { class: "lines" }, marks.sort((a, b) => b.at - a.at).map(markLine))),
   );
 }
+
+const restorableMs = ({ promised_ts, hi }) => (tsoMs(promised_ts) && tsoMs(hi) ? tsoMs(hi) - tsoMs(promised_ts) : null);
+
+// DDL is counted by step: the page Transactions shows which it was.
+const ddlMarks = ({ points, step_ms }, around) =>
+  points
+    .filter((point) => point.ddls > 0)
+    .map(({ at_ms, ddls }) => ({ kind: "ddl", at: at_ms - step_ms, to: at_ms, text: `${count(ddls)} DDL`, href: link(around, { kind: "ddl", since: new Date(at_ms - 2 * step_ms).toISOString(), until: new Date(at_ms + step_ms).toISOString() }, "transactions") }));
+
+const jobMarks = ({ jobs }, around) =>
+  jobs.map((job) => ({ kind: "job", at: job.from_ms, to: job.to_ms, text: `${job.kind} (${job.state}), ${span(job.to_ms - job.from_ms)}`, href: link(around, { job: job.id }, "jobs") }));
+
+function marksInWords(marks) {
+  const [ddl, jobs] = ["ddl", "job"].map((kind) => marks.filter((mark) => mark.kind === kind).length);
+  return [ddl && `DDL at ${many(ddl, "time")}`, jobs && many(jobs, "run of a job", "runs of jobs")].filter(Boolean).join(", ");
+}
+
+const markLine = (mark) => h("li", { id: `mark-${mark.kind}-${mark.at}` }, h("a", { href: mark.href }, moment(mark.at)), ` ${mark.text}`);
 
 function overrides({ overrides: waiting }) {
   return card(

@@ -88,7 +88,7 @@ function box(part, x, y) {
     s("rect", { width: BOX.width, height: BOX.height, rx: 12 }),
     s("circle", { cx: 20, cy: 24, r: 4.5 }),
     s("text", { class: "title", x: 33, y: 28.5 }, part.title),
-    s("text", { class: "word", x: BOX.width - 14, y: 28.5, "text-anchor": "end" }, part.state === "unknown" ? "no answer" : part.state),
+    s("text", { class: "word", x: BOX.width - 14, y: 28.5, "text-anchor": "end" }, part.state === "unknown" ? "silent" : part.state),
     s("text", { class: "value", x: 16, y: 66 }, part.value),
     s("text", { class: "more", x: 16, y: 88 }, part.more),
   );

@@ -25,7 +25,7 @@ const around = {
   lookAgain,
   dag,
   setQuery,
-  width: () => main.clientWidth - 2 * parseFloat(getComputedStyle(main).paddingLeft),
+  width: () => Math.max(280, main.clientWidth - 2 * parseFloat(getComputedStyle(main).paddingLeft)),
 };
 
 class Refused extends Error {

@@ -1,6 +1,6 @@
 // All tables: how large, how much was changed, whether they were compared; and one of them with what DDL made of it.
 
-import { h } from "./dom.js";
+import { h, s } from "./dom.js";
 import { ago, count, many, moment, size, tsoMs } from "./format.js";
 import { button, card, empty, figure } from "./parts.js";
 import { later, name, plain } from "./values.js";
@@ -102,6 +102,7 @@ const COLUMNS = [
   ["rows", "Rows", "number"],
   ["bytes", "Size", "number wide"],
   ["changes", "Changes", "number"],
+  ["recent", "Last day", "wide"],
   ["changed", "Last change", "number wide"],
   ["verified", "Compared", ""],
 ];
@@ -140,8 +141,23 @@ function row(table, around) {
     h("td", { class: "number" }, table.rows === null ? "–" : `≈ ${count(table.rows)}`),
     h("td", { class: "number wide" }, size(table.bytes)),
     h("td", { class: "number", title: kinds(table) }, count(table.changes)),
+    h("td", { class: "wide" }, spark(table.hours)),
     h("td", { class: "number wide", title: table.changed_ts ? moment(tsoMs(table.changed_ts)) : null }, table.changed_ts ? ago(tsoMs(table.changed_ts)) : "–"),
     h("td", {}, verdict(table)),
+  );
+}
+
+// Changes in each of the last 24 hours, the present one on the right.
+function spark(hours) {
+  const most = Math.max(0, ...hours);
+  if (!most) return h("span", { class: "quiet" }, "–");
+  const [wide, high] = [4, 18];
+  const text = `Changes by hour over the last day: ${count(hours.at(-1))} in this hour, at most ${count(most)}`;
+  return s(
+    "svg",
+    { class: "spark", width: wide * hours.length, height: high, role: "img", "aria-label": text },
+    s("title", {}, text),
+    hours.map((value, n) => value > 0 && s("rect", { x: n * wide, width: wide - 1, y: high - Math.max(1.5, (value / most) * high), height: Math.max(1.5, (value / most) * high) })),
   );
 }
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
-from sluice.relay.measures.points import DAY, HOUR, LagStep, append_step
+from sluice.relay.measures.points import DAY, HOUR, WEEK, LagStep, append_step
 
 __all__ = [
     "BOUNDS_S",
+    "HOUR_MS",
     "MAX_TABLES",
     "OTHER_TABLES",
     "CounterDocument",
@@ -26,6 +28,7 @@ MAX_TABLES = 20_000
 OTHER_TABLES = "(others)"
 """The tables that changed longest ago, when there are more than that many, together."""
 _MAX_WRITERS = 50
+HOUR_MS, HOURS_KEPT = 3_600_000, 24
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +62,8 @@ class Durations:
 class TableCount:
     """Changes of a table that were applied, by the name it has upstream.
 
-    `last_commit_ts`: no later change is applied; `last_ms`: when that was noted (Unix ms).
+    `last_commit_ts`: no later change is applied; `last_ms`: when that was noted (Unix ms). `hours`:
+    changes by hour (since the epoch) in the last 24 that had any, ascending.
     """
 
     inserts: int = 0
@@ -67,6 +71,12 @@ class TableCount:
     deletes: int = 0
     last_commit_ts: int = 0
     last_ms: int = 0
+    hours: tuple[tuple[int, int], ...] = ()
+
+    def last_hours(self, now_ms: int) -> list[int]:
+        """Return the changes in each of the last 24 hours, the present one last."""
+        known, now = dict(self.hours), now_ms // HOUR_MS
+        return [known.get(hour, 0) for hour in range(now + 1 - HOURS_KEPT, now + 1)]
 
     def __add__(self, other: TableCount) -> TableCount:
         return TableCount(
@@ -75,6 +85,7 @@ class TableCount:
             self.deletes + other.deletes,
             max(self.last_commit_ts, other.last_commit_ts),
             max(self.last_ms, other.last_ms),
+            _sum_hours(self.hours, other.hours),
         )
 
 
@@ -109,6 +120,7 @@ class CounterDocument:
     noted_ms: int = 0
     hour: tuple[LagStep, ...] = ()
     day: tuple[LagStep, ...] = ()
+    week: tuple[LagStep, ...] = ()
     writers: DocumentWriters = DocumentWriters()
 
     def plus(self, other: CounterDocument, token: str, number: int) -> CounterDocument:
@@ -119,9 +131,10 @@ class CounterDocument:
         if self.writers.has(token, number):
             return self
         steps = other.hour
-        hour, day = self.hour, self.day
+        hour, day, week = self.hour, self.day, self.week
         for step in steps:
             hour, day = append_step(hour, step, HOUR), append_step(day, step, DAY)
+            week = append_step(week, step, WEEK)
         return CounterDocument(
             _sum(self.counts, other.counts),
             _sum(self.durations, other.durations),
@@ -130,6 +143,7 @@ class CounterDocument:
             max(self.noted_ms, other.noted_ms),
             hour,
             day,
+            week,
             self.writers.then(token, number),
         )
 
@@ -152,6 +166,7 @@ class CounterDocument:
             "noted_ms": self.noted_ms,
             "hour": self.hour,
             "day": self.day,
+            "week": self.week,
             "writers": dict(self.writers.done),
         }
         return json.dumps(document, separators=(",", ":")).encode() + b"\n"
@@ -172,6 +187,7 @@ class CounterDocument:
                 int(raw["noted_ms"]),
                 tuple(LagStep(*step) for step in raw["hour"]),
                 tuple(LagStep(*step) for step in raw["day"]),
+                tuple(LagStep(*step) for step in raw.get("week", ())),
                 DocumentWriters(
                     {str(writer): int(done) for writer, done in raw["writers"].items()}
                 ),
@@ -198,7 +214,14 @@ class TableCounters:
     def to_json(self) -> bytes:
         """Return the file's content."""
         tables = {
-            name: (one.inserts, one.updates, one.deletes, one.last_commit_ts, one.last_ms)
+            name: (
+                one.inserts,
+                one.updates,
+                one.deletes,
+                one.last_commit_ts,
+                one.last_ms,
+                *([one.hours] if one.hours else []),
+            )
             for name, one in self.tables.items()
         }
         document = {"tables": tables, "writers": dict(self.writers.done)}
@@ -209,7 +232,10 @@ class TableCounters:
         """Read the file's content. Raises ValueError."""
         try:
             raw: Any = json.loads(data)
-            tables = {str(name): TableCount(*count) for name, count in raw["tables"].items()}
+            tables = {
+                str(name): TableCount(*count[:5], *(_hours(found) for found in count[5:]))
+                for name, count in raw["tables"].items()
+            }
             return cls(
                 tables,
                 DocumentWriters(
@@ -218,6 +244,21 @@ class TableCounters:
             )
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"no measures of tables: {error!r}") from None
+
+
+def _hours(raw: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    return tuple((int(hour), int(changes)) for hour, changes in raw)
+
+
+def _sum_hours(
+    a: tuple[tuple[int, int], ...], b: tuple[tuple[int, int], ...]
+) -> tuple[tuple[int, int], ...]:
+    if not b:
+        return a
+    found = Counter(dict(a))
+    found.update(dict(b))
+    first = max(found) + 1 - HOURS_KEPT
+    return tuple(sorted((hour, count) for hour, count in found.items() if hour >= first))
 
 
 def _sum(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, Any]:

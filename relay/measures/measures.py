@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,7 +9,7 @@ from functools import reduce
 
 from sluice.relay.log import RelayLog
 from sluice.relay.measures.counted import CounterDocument, Durations, TableCount, TableCounters
-from sluice.relay.measures.points import DAY, HOUR, LagPoint, merge_series
+from sluice.relay.measures.points import DAY, HOUR, WEEK, LagPoint, LagSeries, merge_series
 from sluice.relay.versioned_document import DocumentFormat, VersionedDocument
 
 __all__ = ["LAND", "CounterStore", "CounterTotals", "source_of"]
@@ -92,19 +91,17 @@ class CounterStore:
                 found[name] = found.get(name, TableCount()) + count
         return found
 
-    def points(self, from_ms: int, to_ms: int) -> list[LagPoint]:
-        """Return lag and pace in a span of Unix ms, ascending.
+    def points(self, series: LagSeries) -> list[LagPoint]:
+        """Return lag and pace over the last hour, day or week, ascending.
 
-        The points are ten seconds apart in the last hour, five minutes in the last day, and go back
-        no farther. Where nothing was recorded there is no point.
+        `series`: HOUR, DAY or WEEK. Where nothing was recorded there is no point.
         """
         totals = self.totals()
-        recent = time.time_ns() // 1_000_000 - HOUR.span_ms
-        day = merge_series(totals.land.day, totals.apply.day, DAY)
-        hour = merge_series(totals.land.hour, totals.apply.hour, HOUR)
-        first = min((point.at_ms for point in hour), default=recent)
-        points = [point for point in day if point.at_ms <= max(recent, first - DAY.step_ms)] + hour
-        return [point for point in points if from_ms <= point.at_ms <= to_ms]
+        land, applied = (
+            {HOUR: found.hour, DAY: found.day, WEEK: found.week}[series]
+            for found in (totals.land, totals.apply)
+        )
+        return merge_series(land, applied, series)
 
     def _applying(self) -> list[str]:
         if self._downstream is not None:

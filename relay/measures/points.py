@@ -1,6 +1,7 @@
-"""The lag of each source, as a series.
+"""The lag and pace of each source, as series that are thinned out with age.
 
-It has steps of ten seconds over the last hour, and of five minutes over the last day.
+Steps of ten seconds over the last hour, of five minutes over the last day, of half an hour over
+the last week.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-__all__ = ["DAY", "HOUR", "LagPoint", "LagSeries", "LagStep", "merge_series"]
+__all__ = ["DAY", "HOUR", "WEEK", "LagPoint", "LagSeries", "LagStep", "merge_series"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,12 +23,14 @@ class LagSeries:
 
 HOUR = LagSeries(10_000, 3_600_000)
 DAY = LagSeries(300_000, 86_400_000)
+WEEK = LagSeries(1_800_000, 604_800_000)
 
 
 class LagStep(NamedTuple):
     """A source's work in the milliseconds before `at_ms` (Unix ms).
 
-    `lag_ms` is the longest lag.
+    `lag_ms` is the longest lag; `errors` counts failures, retried or not. The last three fields are
+    0 in steps that were written before these were counted.
     """
 
     at_ms: int
@@ -35,6 +38,9 @@ class LagStep(NamedTuple):
     lag_ms: float
     changes: int
     transactions: int
+    windows: int = 0
+    errors: int = 0
+    ddls: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +48,8 @@ class LagPoint:
     """Replication's lag and pace at one time (Unix ms).
 
     `lag_ms`: of the downstream behind the clock; `land_lag_ms`: of the relay log; None where
-    nothing is known. `rows_per_s`: row changes applied.
+    nothing is known. `rows_per_s`: row changes applied; `windows_per_s`: landed; `ddls`: landed in
+    the step that ends here; `errors`: of both in that step.
     """
 
     at_ms: int
@@ -50,6 +57,9 @@ class LagPoint:
     land_lag_ms: float | None
     rows_per_s: float
     transactions_per_s: float
+    windows_per_s: float = 0.0
+    errors: int = 0
+    ddls: int = 0
 
 
 def append_step(steps: Iterable[LagStep], new: LagStep, series: LagSeries) -> tuple[LagStep, ...]:
@@ -63,6 +73,9 @@ def append_step(steps: Iterable[LagStep], new: LagStep, series: LagSeries) -> tu
             max(last.lag_ms, new.lag_ms),
             last.changes + new.changes,
             last.transactions + new.transactions,
+            last.windows + new.windows,
+            last.errors + new.errors,
+            last.ddls + new.ddls,
         )
     return (*kept, new)
 
@@ -79,6 +92,9 @@ def merge_series(
             landed[number].lag_ms if number in landed else None,
             _rate(wrote, number, "changes"),
             _rate(wrote, number, "transactions"),
+            _rate(landed, number, "windows"),
+            sum(steps[number].errors for steps in (landed, wrote) if number in steps),
+            landed[number].ddls if number in landed else 0,
         )
         for number in sorted(landed.keys() | wrote.keys())
     ]

@@ -12,7 +12,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from sluice.relay.measures.counted import CounterDocument, Durations, TableCount
+from sluice.relay.measures.counted import HOUR_MS, CounterDocument, Durations, TableCount
 from sluice.relay.measures.measures import CounterStore
 from sluice.relay.measures.points import LagStep
 from sluice.tidb import tso
@@ -88,7 +88,8 @@ class CounterRecorder:
         now = _now_ms()
         with self._lock:
             for name, (inserts, updates, deletes) in tables.items():
-                more = TableCount(inserts, updates, deletes, commit_ts, now)
+                hours = ((now // HOUR_MS, inserts + updates + deletes),)
+                more = TableCount(inserts, updates, deletes, commit_ts, now, hours)
                 self._waiting.tables[name] = self._waiting.tables.get(name, TableCount()) + more
 
     def close(self) -> None:
@@ -174,7 +175,14 @@ def _counter_document(waiting: _PendingCounts, at_ts: int, span_ms: int) -> Coun
         return found
     counts = waiting.counts
     step = LagStep(
-        now, span_ms, round(lag_ms, 1), counts.get("changes", 0), counts.get("transactions", 0)
+        now,
+        span_ms,
+        round(lag_ms, 1),
+        counts.get("changes", 0),
+        counts.get("transactions", 0),
+        counts.get("windows", 0),
+        counts.get("retries", 0),
+        counts.get("ddls", 0),
     )
     return replace(found, hour=(step,))
 

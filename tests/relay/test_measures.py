@@ -5,6 +5,7 @@ replication's way.
 from __future__ import annotations
 
 import itertools
+import json
 import logging
 import threading
 import time
@@ -14,17 +15,21 @@ import pytest
 
 from sluice.relay import RelayLog
 from sluice.relay.measures import (
+    HOUR,
     LAND,
+    WEEK,
     CounterDocument,
     CounterRecorder,
     CounterStore,
     Durations,
     LagPoint,
+    StateHistory,
+    StateSample,
     TableCount,
     source_of,
 )
 from sluice.relay.measures.counted import MAX_TABLES, OTHER_TABLES, TableCounters
-from sluice.relay.measures.points import DAY, HOUR, LagStep, append_step, merge_series
+from sluice.relay.measures.points import DAY, LagStep, append_step, merge_series
 from sluice.tidb import tso
 
 DOWNSTREAM = "db:3306, checkpoint tidb_binlog.checkpoint"
@@ -156,8 +161,7 @@ def test_lag_grows_with_the_clock_while_nothing_is_applied(relay: RelayLog) -> N
     process = recorder(relay)
     process.at(tso.compose(time.time_ns() // 1_000_000 - 60_000))
     process.close()
-    now = time.time_ns() // 1_000_000
-    (point,) = CounterStore(relay).points(now - 60_000, now + 60_000)
+    (point,) = CounterStore(relay).points(HOUR)
     assert point.lag_ms is not None
     assert point.lag_ms >= 60_000
     assert point.land_lag_ms is None
@@ -176,6 +180,49 @@ def test_points_of_an_hour_and_a_day_are_few_and_lose_no_change_and_no_peak() ->
     assert {point.rows_per_s for point in points} == {10.0}
     assert max(point.lag_ms or 0 for point in points) == 7_000.0
     assert all(b.at_ms - a.at_ms == DAY.step_ms for a, b in itertools.pairwise(points))
+
+
+def test_a_week_is_kept_in_half_hours_with_windows_errors_and_ddl(relay: RelayLog) -> None:
+    begin = 1_800_000_000_000
+    for n in range(9 * 48):  # nine days, an addition every half hour
+        step = LagStep(begin + n * 1_800_000, 10_000, 5.0, 20, 2, windows=50, errors=1, ddls=n % 2)
+        CounterStore(relay).note(LAND, CounterDocument(hour=(step,)), "process", n + 1)
+    points = CounterStore(relay).points(WEEK)
+    assert len(points) == 7 * 48
+    assert {(point.windows_per_s, point.errors) for point in points} == {(5.0, 1)}
+    assert sum(point.ddls for point in points) == 7 * 24
+    assert len(CounterStore(relay).totals().land.to_json()) < 40_000
+
+
+def test_steps_of_before_windows_and_errors_were_counted_are_read() -> None:
+    document = {
+        "counts": {}, "durations": {}, "at_ts": 1, "since_ms": 1, "noted_ms": 1,
+        "hour": [[1, 10, 5.0, 20, 2]], "day": [], "writers": {},
+    }  # fmt: skip
+    found = CounterDocument.from_json(json.dumps(document).encode())
+    assert found.hour == (LagStep(1, 10, 5.0, 20, 2, 0, 0, 0),)
+    assert found.week == ()
+
+
+def test_a_table_s_changes_are_known_by_hour_for_a_day() -> None:
+    found = TableCounters()
+    for hour in range(1000, 1030):
+        new = TableCount(1, 0, 0, hour, 0, ((hour, 2),))
+        found = found.plus({"a.b": new, "a.c": TableCount(1)}, "process", hour)
+    read = TableCounters.from_json(found.to_json()).tables
+    assert read["a.b"].inserts == 30
+    assert read["a.b"].last_hours(1030 * 3_600_000) == [2] * 23 + [0]
+    assert read["a.c"].hours == ()
+
+
+def test_states_are_thinned_out_with_age_and_forgotten_after_a_week(relay: RelayLog) -> None:
+    states, begin = StateHistory(relay), 1_800_000_000_000
+    for n in range(0, 8 * 24 * 60, 10):  # eight days, every ten minutes
+        states.note(StateSample(begin + n * 60_000, float(n), None))
+    found = states.samples()
+    assert [*found] == sorted(found)
+    assert found[-1] == StateSample(begin + (8 * 1440 - 10) * 60_000, 8 * 1440 - 10.0, None)
+    assert len(found) == pytest.approx(6 * 48 + 144, abs=2)
 
 
 def test_points_say_together_what_landing_and_applying_said_of_the_same_moment() -> None:

@@ -5,6 +5,7 @@ With each what was counted, what was verified, and what the downstream has.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -42,6 +43,11 @@ class TableInfo:
         return self.count.inserts + self.count.updates + self.count.deletes
 
     @property
+    def changes_of_day(self) -> int:
+        """Return the number of changes applied in the last 24 hours."""
+        return sum(self.count.last_hours(time.time_ns() // 1_000_000))
+
+    @property
     def differs(self) -> bool:
         """Return whether its last verification has found something."""
         return self.verified is not None and not self.verified.equal
@@ -52,6 +58,7 @@ SORTS: Mapping[str, Callable[[TableInfo], tuple[object, ...]]] = {
     "rows": lambda one: (one.replica.rows or 0 if one.replica else -1,),
     "bytes": lambda one: (one.replica.bytes or 0 if one.replica else -1,),
     "changes": lambda one: (one.changes,),
+    "recent": lambda one: (one.changes_of_day,),
     "changed": lambda one: (one.count.last_commit_ts,),
     "verified": lambda one: (one.verified.at_ms if one.verified else 0,),
     "differences": lambda one: (one.verified.differences if one.verified else -1, one.differs),

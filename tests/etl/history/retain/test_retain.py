@@ -31,6 +31,7 @@ from sluice.relay.archive import (
 )
 from sluice.relay.consumers import ARCHIVE_CONSUMER, Consumers
 from sluice.relay.jobs import Jobs, Runner, WriteScope
+from sluice.relay.measures import StateHistory
 from sluice.relay.url import folder_of
 from sluice.tidb import tso
 from sluice.tidb.table_name import full_name
@@ -222,9 +223,13 @@ def test_what_stops_retention_stops_nothing_else_and_is_said_until_it_is_over(si
     (failure,) = archive_status(settings).failures
     assert (failure.what, failure.message) == ("retain", said["failed"])
     files[-1].write_bytes(kept)
+    assert StateHistory(site.relay).samples() == ()
     done = retain_or_say_why(settings, lambda _: site.relay.failures.clear("retain"))
     assert done["segments"] > 0
     assert archive_status(settings).failures == ()
+    (sample,) = StateHistory(site.relay).samples()  # for the charts of the pages
+    assert sample.restorable_ms == 9 * HOUR >> 18
+    assert sample.verified_age_ms is None
 
 
 def test_what_a_job_reads_stays_until_the_job_is_over(site):
