@@ -36,9 +36,23 @@ def compute_bucket(family: TableGroup, pieces: Iterable[ShufflePiece]) -> Result
 
     `pieces` by step, table, task and number. Raises AsOfError.
     """
-    tables = BucketTables(family.versions[0])
     waiting = _StepReader(pieces)
-    for table_id, rows in waiting.take(SNAPSHOT_STEP):
+    return _compute(family, waiting.take(SNAPSHOT_STEP), waiting)
+
+
+def compute_untouched(family: TableGroup, table_id: int, rows: pa.Table) -> Results:
+    """Compute what DDL makes of a table's rows in the snapshot that no change touches.
+
+    Raises AsOfError.
+    """
+    return _compute(family, [(table_id, rows)], _StepReader(()))
+
+
+def _compute(
+    family: TableGroup, snapshot: Iterable[tuple[int, pa.Table]], waiting: _StepReader
+) -> Results:
+    tables = BucketTables(family.versions[0])
+    for table_id, rows in snapshot:
         tables.rows[table_id] = rows
     found: Results = {}
     for stretch, at in enumerate(family.breaks):

@@ -20,6 +20,7 @@ from sluice.etl.history.as_of.bucket import ShufflePiece
 from sluice.etl.history.as_of.read_tasks import PIECES, TimeTravelPlan
 from sluice.etl.history.as_of.result_files import INLINE_BYTES, ResultFiles
 from sluice.etl.history.as_of.shuffle import shuffle_pieces
+from sluice.etl.history.as_of.untouched import untouched_first
 from sluice.etl.history.as_of.worker import ERROR_MARK, Aggregate, Shuffle, bucket_results, rows_of
 from sluice.etl.history.errors import AsOfError
 from sluice.etl.settings import Spark
@@ -52,20 +53,26 @@ class SparkExecution:
         ):
             spark = spark_session.connect(self._place)
             try:
-                compute = wrap_for_workers(
-                    spark, Aggregate(replace(plan, tasks=()), files.of(finish))
-                )
-                pieces = ordered_pieces(spark, plan, partial(wrap_for_workers, spark))
-                computed = pieces.mapInArrow(compute, RESULT_TYPES)
-                yield from files.read(
-                    AggregateResult(**row)
-                    for batch in stream(spark, computed, _JOB_TIMEOUT_S)
-                    for row in batch.to_pylist()
-                )
+                wrap = partial(wrap_for_workers, spark)
+
+                def run(function: WorkerFunction, count: int) -> Iterator[AggregateResult]:
+                    tasks = spark.range(0, count, 1, count)
+                    return _results(spark, tasks.mapInArrow(wrap(function), RESULT_TYPES))
+
+                left = yield from untouched_first(plan, finish, files, run)
+                if left.tasks:
+                    compute = wrap(Aggregate(replace(left, tasks=()), files.of(finish)))
+                    pieces = ordered_pieces(spark, left, wrap)
+                    yield from files.read(_results(spark, pieces.mapInArrow(compute, RESULT_TYPES)))
             finally:
                 with contextlib.suppress(Exception):  # the caller may have closed the generator
                     spark.interruptAll()
                 spark_session.close(spark)
+
+
+def _results(spark: Any, frame: Any) -> Iterator[AggregateResult]:
+    for batch in stream(spark, frame, _JOB_TIMEOUT_S):
+        yield from (AggregateResult(**row) for row in batch.to_pylist())
 
 
 def ordered_pieces(

@@ -5,7 +5,7 @@ They are read in portions, and their rows distributed to a number of buckets.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from sluice.etl.changes.planning import move_of
@@ -16,6 +16,7 @@ from sluice.etl.history.as_of.read_tasks import (
     GroupBuckets,
     PartitionSurvivors,
     ReadTask,
+    SavedRows,
     SnapshotRows,
     TimeTravelPlan,
     WindowChanges,
@@ -62,7 +63,7 @@ def make_time_travel_plan(
     tasks += _survivor_tasks(log, families)
     tasks += _ChangeTasks(families).of(log, start_ts, until_ts)
     spec = snapshot.source.spec() if snapshot is not None else None
-    return TimeTravelPlan(log.url, spec, tuple(_buckets(families, tasks)), tuple(tasks))
+    return TimeTravelPlan(log.url, spec, count_buckets(families, tasks), tuple(tasks))
 
 
 def _snapshot_tasks(families: list[TableGroup], snapshot: SnapshotStart) -> Iterator[SnapshotRows]:
@@ -200,14 +201,20 @@ def _windows_to_recount(
             yield past.job_id, past.began_ts, tuple(map(_parts, windows))
 
 
-def _buckets(families: list[TableGroup], tasks: list[ReadTask]) -> Iterator[GroupBuckets]:
-    log_bytes = sum(task.bytes for task in tasks if not isinstance(task, SnapshotRows))
-    first = 0
+def count_buckets(
+    families: Iterable[TableGroup], tasks: Sequence[ReadTask]
+) -> tuple[GroupBuckets, ...]:
+    """Return each group's buckets for what the tasks read.
+
+    Raises AsOfError for a group of one bucket that would be too large.
+    """
+    log_bytes = sum(task.bytes for task in tasks if not isinstance(task, SnapshotRows | SavedRows))
+    first, found = 0, []
     for family in families:
         snapshot_bytes = sum(
             task.bytes
             for task in tasks
-            if isinstance(task, SnapshotRows) and task.table_id in family.ids
+            if isinstance(task, SnapshotRows | SavedRows) and task.table_id in family.ids
         )
         size = _UNPACKED_FACTOR * (snapshot_bytes + log_bytes)
         if not family.is_partitioned and size > _MAX_UNPARTITIONED_BYTES:
@@ -224,5 +231,6 @@ def _buckets(families: list[TableGroup], tasks: list[ReadTask]) -> Iterator[Grou
                 hint="have a snapshot made after that DDL: `sluice snapshot make`",
             )
         count = min(_MAX_BUCKETS, size // _TARGET_BUCKET_BYTES + 1) if family.is_partitioned else 1
-        yield GroupBuckets(family, first, int(count))
+        found.append(GroupBuckets(family, first, int(count)))
         first += int(count)
+    return tuple(found)

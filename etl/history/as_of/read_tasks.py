@@ -50,6 +50,21 @@ class SnapshotRows:
 
 
 @dataclass(frozen=True, slots=True)
+class SavedRows:
+    """Rows of a snapshot that changes touch, as a file of the query.
+
+    See `sluice.etl.history.as_of.untouched`.
+    """
+
+    table_id: int
+    url: str
+    path: str
+    about: Mapping[str, Any]
+    """The file's size and checksum; see `sluice.etl.history.as_of.result_files`."""
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class WindowParts:
     """Changes of a window that may be about wanted tables."""
 
@@ -78,7 +93,7 @@ class PartitionSurvivors:
     bytes: int = 0
 
 
-ReadTask = SnapshotRows | WindowChanges | PartitionSurvivors
+ReadTask = SnapshotRows | SavedRows | WindowChanges | PartitionSurvivors
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,13 +104,19 @@ class GroupBuckets:
     first: int
     count: int
 
-    def of(self, version: TableVersion, arrays: Mapping[str, pa.Array], rows: int) -> np.ndarray:
+    def of(self, version: TableVersion, rows: pa.Table) -> np.ndarray:
         """Return the bucket of each row."""
         if self.count == 1:
-            return np.full(rows, self.first, np.int32)
-        by_name = {column.name: column for column in version.columns}
-        keys = row_bytes([by_name[name] for name in version.dealt_by], arrays).to_pylist()
-        return np.fromiter((crc32(key) for key in keys), np.int64, rows) % self.count + self.first
+            return np.full(rows.num_rows, self.first, np.int32)
+        return key_hashes(version, rows) % self.count + self.first
+
+
+def key_hashes(version: TableVersion, rows: pa.Table) -> np.ndarray:
+    """Return 32 bits for each row, equal for rows that a change of one may concern."""
+    by_name = {column.name: column for column in version.columns}
+    columns = [by_name[name] for name in version.dealt_by]
+    keys = row_bytes(columns, {column.name: rows[column.name] for column in columns}).to_pylist()
+    return np.fromiter((crc32(key) for key in keys), np.int64, rows.num_rows)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ import itertools
 import json
 import secrets
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import google_crc32c
@@ -30,7 +30,15 @@ from sluice.relay.checksum_writer import ChecksumWriter
 from sluice.relay.errors import RelayCorruptError
 from sluice.relay.storage import Storage, open_storage
 
-__all__ = ["INLINE_BYTES", "RESULTS", "ResultFiles", "ResultsByFile", "remove_abandoned_results"]
+__all__ = [
+    "INLINE_BYTES",
+    "RESULTS",
+    "ResultFiles",
+    "ResultsByFile",
+    "read_stream",
+    "remove_abandoned_results",
+    "write_stream",
+]
 
 RESULTS = pa.schema(
     [
@@ -68,15 +76,49 @@ class ResultsByFile:
             yield result
 
     def _written(self, results: Iterable[AggregateResult]) -> AggregateResult:
-        # an attempt before this one may be writing yet
-        path = f"{self.folder}/{secrets.token_hex(8)}"
-        with open_storage(self.url).new_temp_file(path) as sink:
-            counted = ChecksumWriter(sink)
-            with pa.ipc.new_stream(pa.PythonFile(counted, mode="w"), RESULTS) as writer:
-                for result in results:
-                    writer.write_batch(pa.RecordBatch.from_pylist([result._asdict()], RESULTS))
-        about = {"bytes": counted.written, "crc32c": counted.crc32c}
+        batches = (pa.RecordBatch.from_pylist([result._asdict()], RESULTS) for result in results)
+        path, about = write_stream(self.url, self.folder, RESULTS, batches)
         return AggregateResult(_BY_FILE, path, json.dumps(about).encode())
+
+
+def write_stream(
+    url: str,
+    folder: str,
+    schema: pa.Schema,
+    batches: Iterable[pa.RecordBatch],
+    compression: str | None = None,
+) -> tuple[str, dict[str, int]]:
+    """Write batches as a file of a query; return its path, and its size and checksum.
+
+    No name comes twice: an attempt before this one may be writing yet. Raises OSError.
+    """
+    path = f"{folder}/{secrets.token_hex(8)}"
+    with open_storage(url).new_temp_file(path) as sink:
+        counted = ChecksumWriter(sink)
+        file = pa.PythonFile(counted, mode="w")
+        options = pa.ipc.IpcWriteOptions(compression=compression)
+        with pa.ipc.new_stream(file, schema, options=options) as writer:
+            for batch in batches:
+                writer.write_batch(batch)
+    return path, {"bytes": counted.written, "crc32c": counted.crc32c}
+
+
+def read_stream(url: str, path: str, about: Mapping[str, int]) -> Iterator[pa.RecordBatch]:
+    """Yield the batches of a query's file.
+
+    Raises RelayCorruptError if it isn't what was written.
+    """
+    try:
+        content = open_storage(url).read(path)
+    except FileNotFoundError:
+        content = b""
+    if len(content) != about["bytes"] or google_crc32c.value(content) != about["crc32c"]:
+        raise RelayCorruptError(
+            f"{url}/{path}: {len(content)} bytes aren't what a worker wrote,"
+            f" {about['bytes']} bytes",
+            hint="ask again; workers and client must see the same archive: [archive] url",
+        )
+    yield from pa.ipc.open_stream(content)
 
 
 class ResultFiles:
@@ -111,23 +153,14 @@ class ResultFiles:
                 yield result
                 continue
             self._is_used = True
-            for batch in pa.ipc.open_stream(self._content(result)):
+            for batch in read_stream(self._url, result.name, json.loads(result.payload)):
                 yield from (AggregateResult(**row) for row in batch.to_pylist())
             self._storage.remove(result.name)
 
-    def _content(self, result: AggregateResult) -> bytes:
-        about = json.loads(result.payload)
-        try:
-            content = self._storage.read(result.name)
-        except FileNotFoundError:
-            content = b""
-        if len(content) != about["bytes"] or google_crc32c.value(content) != about["crc32c"]:
-            raise RelayCorruptError(
-                f"{self._url}/{result.name}: {len(content)} bytes aren't what a worker wrote,"
-                f" {about['bytes']} bytes",
-                hint="ask again; workers and client must see the same archive: [archive] url",
-            )
-        return content
+    def open_folder(self) -> tuple[str, str]:
+        """Return the archive's URL and the query's folder, which may get other files."""
+        self._is_used = True
+        return self._url, self._folder
 
 
 def remove_abandoned_results(storage: Storage, now_ms: int) -> int:

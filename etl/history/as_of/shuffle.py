@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -26,12 +27,14 @@ from sluice.etl.history.as_of.read_tasks import (
     GroupBuckets,
     PartitionSurvivors,
     ReadTask,
+    SavedRows,
     SnapshotRows,
     TimeTravelPlan,
     WindowChanges,
     WindowParts,
     step_of,
 )
+from sluice.etl.history.as_of.result_files import read_stream
 from sluice.etl.history.as_of.versions import TableVersion
 from sluice.etl.history.errors import AsOfError
 from sluice.relay import DELETE, INSERT, PART_SCHEMA, iter_parts
@@ -40,48 +43,89 @@ _MAX_BATCH_ROWS, _MAX_BATCH_BYTES = 100_000, 32 << 20
 _OPTIONS = pa.ipc.IpcWriteOptions(compression="zstd")
 
 
+class TaskRows(NamedTuple):
+    """Rows that a task read for one step of a group: a snapshot's, or images in order."""
+
+    buckets: GroupBuckets
+    version: TableVersion
+    step: int
+    rows: pa.Table
+
+
 def shuffle_pieces(plan: TimeTravelPlan, number: int) -> Iterator[pa.RecordBatch]:
     """Yield those of a task, in PIECES.
 
     Raises AsOfError, relay errors, the row codec's and the snapshot's.
     """
+    numbers = itertools.count()
+    for found in task_rows(plan, number):
+        for bucket, rows in _partitioned(found):
+            yield _piece((bucket, found.step, found.version.table.id, number, next(numbers)), rows)
+
+
+def task_rows(plan: TimeTravelPlan, number: int) -> Iterator[TaskRows]:
+    """Yield what a task reads, in order. Raises what `shuffle_pieces` does."""
     task: ReadTask = plan.tasks[number]
     if isinstance(task, SnapshotRows):
-        yield from _TaskPieces(plan, number).from_snapshot(task)
+        yield from _snapshot_rows(plan, task)
+    elif isinstance(task, SavedRows):
+        buckets, version = _first_version(plan, task.table_id)
+        for batch in read_stream(task.url, task.path, task.about):
+            rows = pa.Table.from_batches([batch])
+            yield TaskRows(buckets, version, SNAPSHOT_STEP, rows)
     elif isinstance(task, PartitionSurvivors):
-        yield from _TaskPieces(plan, number).from_survivors(task)
+        yield from _TaskChanges(plan).from_survivors(task)
     else:
-        yield from _TaskPieces(plan, number).from_changes(task)
+        yield from _TaskChanges(plan).from_changes(task)
 
 
-class _TaskPieces:
-    def __init__(self, plan: TimeTravelPlan, number: int) -> None:
+def _first_version(plan: TimeTravelPlan, table_id: int) -> tuple[GroupBuckets, TableVersion]:
+    buckets = plan.by_table[table_id]
+    return buckets, buckets.family.versions[0][table_id]
+
+
+def _snapshot_rows(plan: TimeTravelPlan, task: SnapshotRows) -> Iterator[TaskRows]:
+    buckets, version = _first_version(plan, task.table_id)
+    assert plan.snapshot is not None
+    source = open_source(plan.snapshot)
+    types = schema(version.columns)
+    for batch in source.read(SourceChunk.from_json(dict(task.chunk)), version.table):
+        arrays = [batch.column(field.name).cast(field.type) for field in types]
+        rows = pa.Table.from_arrays(arrays, schema=types)
+        yield TaskRows(buckets, version, SNAPSHOT_STEP, rows)
+
+
+def _partitioned(found: TaskRows) -> Iterator[tuple[int, pa.Table]]:
+    """Yield the rows by bucket."""
+    rows, of = found.rows, found.buckets.of(found.version, found.rows)
+    order = np.argsort(of, kind="stable")
+    dealt = of[order]
+    begins = np.flatnonzero(np.append(True, dealt[1:] != dealt[:-1])[: len(dealt)])
+    rows = rows.take(pa.array(order)) if len(begins) > 1 else rows
+    for begin, end in itertools.pairwise([*begins.tolist(), len(order)]):
+        yield int(dealt[begin]), rows.slice(begin, end - begin)
+
+
+def _piece(place: tuple[int, ...], rows: pa.Table) -> pa.RecordBatch:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, rows.schema, options=_OPTIONS) as writer:
+        writer.write_table(rows.combine_chunks())
+    values = [*place, sink.getvalue().to_pybytes()]
+    return pa.RecordBatch.from_arrays(
+        [pa.array([v], f.type) for v, f in zip(values, PIECES, strict=True)], schema=PIECES
+    )
+
+
+class _TaskChanges:
+    def __init__(self, plan: TimeTravelPlan) -> None:
         self._plan = plan
-        self._task = number
         self._ids = np.array(sorted(plan.by_table), np.int64)
         self._ignored = pa.array(sorted(plan.ignored), pa.int64())
         self._moves: dict[int, PartitionMove] = {}
         self._upcoming = sorted(_moves(plan), key=lambda pair: pair[0])
         """The moves of DDL, by its commit_ts, as far as they aren't among `_moves` yet."""
-        self._numbers = itertools.count()
 
-    def from_snapshot(self, task: SnapshotRows) -> Iterator[pa.RecordBatch]:
-        buckets = self._plan.by_table[task.table_id]
-        version = buckets.family.versions[0][task.table_id]
-        assert self._plan.snapshot is not None
-        source = open_source(self._plan.snapshot)
-        names = [column.name for column in version.columns]
-        for batch in source.read(SourceChunk.from_json(dict(task.chunk)), version.table):
-            arrays = {
-                name: batch.column(name).cast(schema(version.columns).field(name).type)
-                for name in names
-            }
-            rows = pa.table(arrays, schema=schema(version.columns))
-            yield from self._partitioned(
-                version, SNAPSHOT_STEP, rows, buckets.of(version, arrays, rows.num_rows)
-            )
-
-    def from_survivors(self, task: PartitionSurvivors) -> Iterator[pa.RecordBatch]:
+    def from_survivors(self, task: PartitionSurvivors) -> Iterator[TaskRows]:
         buckets, ddl = next(
             (one, one.family.ddls[task.commit_ts])
             for one in self._plan.families
@@ -101,9 +145,9 @@ class _TaskPieces:
             raise AsOfError(f"{ddl.title}, `{ddl.query[:200]}`: {error}") from error
         version = buckets.family.versions[stretch + 1].get(move.table.id)
         if version is not None and kept.num_rows:
-            yield from self._from_version(buckets, version, step_of(stretch) + 1, kept)
+            yield TaskRows(buckets, version, step_of(stretch) + 1, _images(version, kept))
 
-    def from_changes(self, task: WindowChanges) -> Iterator[pa.RecordBatch]:
+    def from_changes(self, task: WindowChanges) -> Iterator[TaskRows]:
         self._count(task)
         for window in task.windows:
             self._note(window)
@@ -128,7 +172,7 @@ class _TaskPieces:
             if move is not None:
                 self._moves.setdefault(move.last_version, move)
 
-    def _from_window(self, changes: pa.Table) -> Iterator[pa.RecordBatch]:
+    def _from_window(self, changes: pa.Table) -> Iterator[TaskRows]:
         """Yield changes in order, cut where DDL moves rows.
 
         Those behind may have been made by definitions before it.
@@ -152,7 +196,7 @@ class _TaskPieces:
         except PartitionError as error:
             raise AsOfError(str(error)) from error
 
-    def _from_tables(self, changes: pa.Table) -> Iterator[pa.RecordBatch]:
+    def _from_tables(self, changes: pa.Table) -> Iterator[TaskRows]:
         ids = changes["table_id"].to_numpy()
         for table_id in np.intersect1d(np.unique(ids), self._ids).tolist():
             buckets = self._plan.by_table[table_id]
@@ -164,46 +208,8 @@ class _TaskPieces:
                 first, end = np.searchsorted(stretches, [stretch, stretch + 1])
                 version = buckets.family.versions[stretch].get(table_id)
                 if version is not None:  # else the table is gone
-                    yield from self._from_version(
-                        buckets, version, step_of(stretch), own.slice(first, end - first)
-                    )
-
-    def _from_version(
-        self, buckets: GroupBuckets, version: TableVersion, step: int, changes: pa.Table
-    ) -> Iterator[pa.RecordBatch]:
-        images = _images(version, changes)
-        arrays = {name: images[name].combine_chunks() for name in version.dealt_by}
-        yield from self._partitioned(
-            version, step, images, buckets.of(version, arrays, images.num_rows)
-        )
-
-    def _partitioned(
-        self, version: TableVersion, step: int, rows: pa.Table, of: np.ndarray
-    ) -> Iterator[pa.RecordBatch]:
-        order = np.argsort(of, kind="stable")
-        dealt = of[order]
-        begins = np.flatnonzero(np.append(True, dealt[1:] != dealt[:-1])[: len(dealt)])
-        rows = rows.take(pa.array(order)) if len(begins) > 1 else rows
-        for begin, end in itertools.pairwise([*begins.tolist(), len(order)]):
-            yield self._piece(
-                int(dealt[begin]), step, version.table.id, rows.slice(begin, end - begin)
-            )
-
-    def _piece(self, bucket: int, step: int, table_id: int, rows: pa.Table) -> pa.RecordBatch:
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, rows.schema, options=_OPTIONS) as writer:
-            writer.write_table(rows.combine_chunks())
-        values = [
-            bucket,
-            step,
-            table_id,
-            self._task,
-            next(self._numbers),
-            sink.getvalue().to_pybytes(),
-        ]
-        return pa.RecordBatch.from_arrays(
-            [pa.array([v], f.type) for v, f in zip(values, PIECES, strict=True)], schema=PIECES
-        )
+                    images = _images(version, own.slice(first, end - first))
+                    yield TaskRows(buckets, version, step_of(stretch), images)
 
     def _read(self, windows: Sequence[WindowParts]) -> Iterator[pa.Table]:
         """Yield the changes of wanted tables, in order, in portions."""

@@ -20,7 +20,7 @@ from sluice.etl.history.as_of.shuffle import shuffle_pieces
 from sluice.etl.history.errors import AsOfError
 from sluice.etl.spark.worker_tuning import column_values, worker_function
 
-__all__ = ["ERROR_MARK", "Aggregate", "Shuffle", "bucket_results", "rows_of"]
+__all__ = ["ERROR_MARK", "Aggregate", "Shuffle", "bucket_results", "marked_errors", "rows_of"]
 
 ERROR_MARK = "as of: "
 """An AsOfError's text begins with it where it leaves a worker."""
@@ -34,7 +34,7 @@ class Shuffle:
 
     @worker_function
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        with _marked_errors():
+        with marked_errors():
             for number in column_values(batches):
                 yield from shuffle_pieces(self.plan, number)
 
@@ -48,7 +48,7 @@ class Aggregate:
 
     @worker_function
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        with _marked_errors():
+        with marked_errors():
             found = itertools.chain.from_iterable(map(rows_of, batches))
             for bucket, own in itertools.groupby(found, key=lambda piece: piece.bucket):
                 for result in bucket_results(self.plan, bucket, own, self.finish):
@@ -71,7 +71,7 @@ def rows_of(batch: pa.RecordBatch) -> Iterator[ShufflePiece]:
 
 
 @contextlib.contextmanager
-def _marked_errors() -> Iterator[None]:
+def marked_errors() -> Iterator[None]:
     """Mark AsOfError in the text of an error, which is all that leaves a worker."""
     try:
         yield

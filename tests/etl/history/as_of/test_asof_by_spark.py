@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +19,7 @@ from sluice.etl.history.archive import NotYetLandedError, archive_through
 from sluice.etl.history.as_of import (
     AsOfError,
     Fingerprint,
+    PlanExecutor,
     SparkExecution,
     differences_between,
     fingerprint,
@@ -27,9 +30,11 @@ from sluice.etl.history.snapshots.plan import schemas_of, table_of
 from sluice.etl.settings import Settings, Spark, parse_settings
 from sluice.relay import RelayLog
 from sluice.relay.archive import Archive, ArchiveSnapshot, snapshot_id
+from sluice.relay.storage import open_storage
 from sluice.tidb import tso
 from sluice.tidb.schema import Schema
 from tests.etl.history.as_of.asking import labels
+from tests.etl.history.as_of.test_asof_untouched import always
 from tests.etl.relay_from_recording import RECORDINGS, land
 
 NAME, FIRST, SECOND, MIDDLE, END = "ddl", "a_two_items", "b_item_changed", "d_many", "f_end"
@@ -67,7 +72,7 @@ def _moment(settings: Settings, label: str) -> int:
 def test_spark_computes_what_one_process_does_and_goes_on_from_files_that_it_wrote(
     archived: Settings, by_spark: SparkExecution
 ) -> None:
-    middle, end = _moment(archived, MIDDLE), _moment(archived, END)
+    end = _moment(archived, END)
     local = tables_as_of(archived, end, ["*"], run=run_locally)
     expected = local.fingerprints()
     assert {name: found.rows for name, found in expected.items() if found.rows} == {
@@ -79,23 +84,41 @@ def test_spark_computes_what_one_process_does_and_goes_on_from_files_that_it_wro
         rows[name] += fingerprint(spark.tables[name].table, [batch])
     assert rows == expected
 
-    archive = Archive.open(archived.archive_url)
-    older = tables_as_of(archived, middle, ["*"], run=by_spark)
-    name = snapshot_id(middle, "t")
+    with _snapshot(archived, by_spark, "t") as name:
+        gone_on = tables_as_of(archived, end, ["*"], run=run_locally)
+        assert gone_on.snapshots == (name,)
+        assert gone_on.fingerprints() == expected
+
+
+@contextlib.contextmanager
+def _snapshot(settings: Settings, run: PlanExecutor, suffix: str) -> Iterator[str]:
+    """A snapshot in the middle, whose files `run` writes."""
+    middle = _moment(settings, MIDDLE)
+    older, name = tables_as_of(settings, middle, ["*"], run=run), snapshot_id(middle, suffix)
     files = older.files(f"snapshots/{name}")
     tables = tuple(
         replace(table_of(found.table), files=tuple(files[full]))
         for full, found in older.tables.items()
     )
-    archive.snapshots.publish(
+    snapshots = Archive.open(settings.archive_url).snapshots
+    snapshots.publish(
         ArchiveSnapshot(name, middle, 1, 7, 0, "a test", schemas_of([Schema(1, "shop")]), tables)
     )
     try:
-        gone_on = tables_as_of(archived, end, ["*"], run=run_locally)
-        assert gone_on.snapshots == (name,)
-        assert gone_on.fingerprints() == expected
+        yield name
     finally:
-        archive.snapshots.forget(name)
+        snapshots.forget(name)
+
+
+def test_spark_computes_rows_without_changes_where_it_reads_them(
+    archived: Settings, by_spark: SparkExecution
+) -> None:
+    end = _moment(archived, END)
+    with _snapshot(archived, run_locally, "u"):
+        expected = tables_as_of(archived, end, ["*"], run=run_locally).fingerprints()
+        with always():
+            assert tables_as_of(archived, end, ["*"], run=by_spark).fingerprints() == expected
+    assert open_storage(archived.archive_url).names("results") == []
 
 
 def test_what_hinders_in_a_worker_is_said_by_the_same_error(
