@@ -14,6 +14,8 @@ import socket
 import struct
 import threading
 
+from sluice.etl.spark._line_tls import TlsSocket
+
 __all__ = ["ALIVE", "BATCH", "CALL", "CHALLENGE_BYTES", "END", "FAILED", "WorkerConnection"]
 
 CALL, BATCH, END, FAILED, ALIVE = b"C", b"B", b"E", b"F", b"A"
@@ -32,7 +34,7 @@ class WorkerConnection:
     closed the connection or isn't authentic, TimeoutError where it is silent.
     """
 
-    def __init__(self, connection: socket.socket, timeout_s: float) -> None:
+    def __init__(self, connection: socket.socket | TlsSocket, timeout_s: float) -> None:
         """Create the worker connection; `timeout_s`: how long the other side may be silent."""
         connection.settimeout(timeout_s)
         if connection.family != socket.AF_UNIX:

@@ -28,6 +28,7 @@ from sluice.errors import Signal
 from sluice.etl.settings import Spark
 from sluice.etl.spark import session as spark_session
 from sluice.etl.spark._line import ALIVE, BATCH, CALL, END, FAILED, WorkerConnection
+from sluice.etl.spark._line_tls import CallerCertificate, TlsSocket
 from sluice.etl.spark.errors import SlowWorkerError, SparkError, parse_worker_error
 from sluice.etl.spark.job import TaskFrame, tagged
 from sluice.etl.spark.persistent_worker_task import IDLE_TIMEOUT_S, ServeCalls
@@ -78,8 +79,7 @@ class PersistentWorker:
         """The one that waits for a core, between two calls of `is_ready`."""
         self._lacked_core = False
         self._came = 0.0
-        # What goes to Spark by TLS must not come back in the clear.
-        self._again = float("inf") if server.uses_tls else 0.0
+        self._again = 0.0
         self._logged = False
         self._is_released = False
 
@@ -256,10 +256,13 @@ class _StartingWorker:
         schemas: tuple[pa.Schema, pa.Schema],
     ) -> None:
         self._key = secrets.token_bytes(32)
+        # What goes to Spark by TLS must not come back in the clear.
+        self._certificate = CallerCertificate() if server.uses_tls else None
         self.listener = socket.create_server((local_address_towards(server.remote), 0))
         try:
             host, port = self.address = self.listener.getsockname()[:2]
-            self.job = _WorkerJob(spark, ServeCalls(function, *schemas, host, port, self._key))
+            pem = self._certificate.pem if self._certificate is not None else ""
+            self.job = _WorkerJob(spark, ServeCalls(function, *schemas, host, port, self._key, pem))
         except BaseException:
             self.listener.close()
             raise
@@ -270,7 +273,7 @@ class _StartingWorker:
         Raises TimeoutError.
         """
         self.listener.settimeout(timeout_s)
-        return _authenticate(self.listener.accept()[0], self._key)
+        return _authenticate(self.listener.accept()[0], self._key, self._certificate)
 
     def end(self) -> None:
         """Close the socket and cancel the job."""
@@ -345,12 +348,24 @@ def _next_message(line: WorkerConnection, timeout_s: float) -> tuple[bytes, byte
             raise TimeoutError(f"it returned nothing within {timeout_s:.0f} s")
 
 
-def _authenticate(connection: socket.socket, key: bytes) -> WorkerConnection | None:
+def _authenticate(
+    connection: socket.socket, key: bytes, certificate: CallerCertificate | None
+) -> WorkerConnection | None:
     """Return the connection to the worker; None if another process connected."""
-    line = WorkerConnection(connection, _HANDSHAKE_TIMEOUT_S)
+    line: WorkerConnection | None = None
     try:
+        line = WorkerConnection(_encrypted(connection, certificate), _HANDSHAKE_TIMEOUT_S)
         line.prove(key, b"caller", b"worker")
     except OSError:
-        line.close()
+        if line is not None:
+            line.close()
         return None
     return line
+
+
+def _encrypted(
+    connection: socket.socket, certificate: CallerCertificate | None
+) -> socket.socket | TlsSocket:
+    if certificate is None:
+        return connection
+    return TlsSocket(connection, certificate.context, _HANDSHAKE_TIMEOUT_S, server_side=True)

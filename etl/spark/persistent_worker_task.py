@@ -15,6 +15,7 @@ from typing import Self
 import pyarrow as pa
 
 from sluice.etl.spark._line import ALIVE, BATCH, CALL, END, FAILED, WorkerConnection
+from sluice.etl.spark._line_tls import TlsSocket, trusting
 from sluice.etl.spark.errors import report_to_client
 from sluice.etl.spark.worker_tuning import TEXTS, freeze_gc
 
@@ -43,21 +44,27 @@ class ServeCalls:
     host: str
     port: int
     key: bytes
+    certificate: str = ""
+    """The PEM certificate of that process; without one the connection isn't encrypted."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for _ in batches:
             pass
         with report_to_client():
-            line = WorkerConnection(
-                socket.create_connection((self.host, self.port), _CONNECT_TIMEOUT_S),
-                _CONNECT_TIMEOUT_S,
-            )
+            line = WorkerConnection(self._connect(), _CONNECT_TIMEOUT_S)
         with contextlib.closing(line), contextlib.suppress(OSError):
             line.prove(self.key, b"worker", b"caller")
             with _Heartbeat(line) as pulse:
                 self._serve(line, pulse)
         freeze_gc()
         yield pa.record_batch([pa.array([], pa.string())], schema=TEXTS)
+
+    def _connect(self) -> socket.socket | TlsSocket:
+        connection = socket.create_connection((self.host, self.port), _CONNECT_TIMEOUT_S)
+        if not self.certificate:
+            return connection
+        context = trusting(self.certificate)
+        return TlsSocket(connection, context, _CONNECT_TIMEOUT_S, server_side=False)
 
     def _serve(self, line: WorkerConnection, pulse: _Heartbeat) -> None:
         while True:

@@ -12,6 +12,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pyarrow as pa
@@ -20,7 +21,8 @@ import pytest
 from sluice.etl.settings import Spark
 from sluice.etl.spark import persistent_worker as standing
 from sluice.etl.spark import persistent_worker_task, session
-from sluice.etl.spark._line import ALIVE, BATCH, CALL, FAILED, WorkerConnection
+from sluice.etl.spark._line import ALIVE, BATCH, CALL, END, FAILED, WorkerConnection
+from sluice.etl.spark._line_tls import CallerCertificate, TlsSocket
 from sluice.etl.spark.error_translation import ErrorTranslator
 from sluice.etl.spark.errors import SlowWorkerError, SparkError, WorkerError
 from sluice.etl.spark.persistent_worker_task import ServeCalls
@@ -55,7 +57,7 @@ def work():
 
 
 @pytest.fixture(scope="module")
-def made(spark_remote: str) -> Iterator[Callable[[], RemoteFunction]]:
+def made(spark_remote: str) -> Iterator[Callable[..., RemoteFunction]]:
     """Makes functions that nobody has called yet."""
     server = Spark(spark_remote)
     spark = session.attach(server, "standing")
@@ -64,12 +66,14 @@ def made(spark_remote: str) -> Iterator[Callable[[], RemoteFunction]]:
         patched.setattr(standing, "_START_TIMEOUT_S", 200.0)
         patched.setattr(standing, "_MAX_LIFETIME_S", 2_000.0)
         patched.setattr(standing, "_SHUTDOWN_TIMEOUT_S", 200.0)
-        yield lambda: RemoteFunction((spark, server), work(), (TEXTS, TEXTS), ErrorTranslator())
+        yield lambda **changes: RemoteFunction(
+            (spark, replace(server, **changes)), work(), (TEXTS, TEXTS), ErrorTranslator()
+        )
     session.close(spark)
 
 
 @pytest.fixture(scope="module")
-def function(made: Callable[[], RemoteFunction]) -> Iterator[RemoteFunction]:
+def function(made: Callable[..., RemoteFunction]) -> Iterator[RemoteFunction]:
     found = made()
     yield found
     found.release()
@@ -134,7 +138,7 @@ def test_large_calls_at_once_go_to_several_workers_and_give_the_one_up(
 
 @pytest.mark.parametrize("alone", [True, False])
 def test_where_no_worker_can_come_back_calls_are_jobs(
-    made: Callable[[], RemoteFunction], monkeypatch, caplog, *, alone: bool
+    made: Callable[..., RemoteFunction], monkeypatch, caplog, *, alone: bool
 ) -> None:
     function = made()
     with socket.create_server(("127.0.0.1", 0)) as gone:
@@ -170,7 +174,7 @@ def test_a_caller_meets_nobody_who_does_not_know_its_key() -> None:
     ours, theirs = socket.socketpair()
     with theirs:
         theirs.sendall(bytes(64))
-        assert standing._authenticate(ours, KEY) is None
+        assert standing._authenticate(ours, KEY, None) is None
 
 
 def test_a_full_disk_under_a_worker_is_told_as_what_it_is() -> None:
@@ -256,5 +260,106 @@ def test_a_worker_that_stands_still_is_told_from_one_that_is_gone_and_its_job_is
 
 @pytest.mark.parametrize("tls", [False, True])
 def test_what_goes_to_spark_by_tls_does_not_come_back_in_the_clear(*, tls: bool) -> None:
-    worker = standing.PersistentWorker(None, Spark(ssl=tls), work(), (TEXTS, TEXTS))
-    assert (worker._again == float("inf")) == tls
+    certificate = CallerCertificate() if tls else None
+    seen = bytearray()
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.socket() as before:
+        before.bind(("127.0.0.1", 0))
+        before.listen()
+        attend = ServeCalls(
+            lambda batches: batches, TEXTS, TEXTS, *before.getsockname(), KEY, _pem(certificate)
+        )
+        worker = threading.Thread(target=lambda: list(attend(iter(()))), daemon=True)
+        worker.start()
+        theirs = before.accept()[0]
+        ours = socket.create_connection(server.getsockname())
+        threads = [
+            threading.Thread(target=_pass_on, args=pair, daemon=True)
+            for pair in ((theirs, ours, seen), (ours, theirs, seen))
+        ]
+        for thread in threads:
+            thread.start()
+        line = standing._authenticate(server.accept()[0], KEY, certificate)
+    assert line is not None
+    batch = pa.record_batch([pa.array(["a row of the upstream"])], schema=TEXTS)
+    line.send(CALL, memoryview(batch.serialize()))
+    assert line.receive()[0] == BATCH
+    line.close()
+    for thread in [worker, *threads]:
+        thread.join(60)
+        assert not thread.is_alive()
+    assert (b"a row of the upstream" in seen) == (not tls)
+
+
+def _pem(certificate: CallerCertificate | None) -> str:
+    return certificate.pem if certificate is not None else ""
+
+
+def _pass_on(source: socket.socket, sink: socket.socket, seen: bytearray) -> None:
+    with contextlib.suppress(OSError):
+        while data := source.recv(1 << 16):
+            seen += data
+            sink.sendall(data)
+    with contextlib.suppress(OSError):
+        sink.shutdown(socket.SHUT_RDWR)
+
+
+def test_a_worker_serves_nobody_but_the_owner_of_the_certificate_it_has() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = server.getsockname()
+        attend = ServeCalls(work(), TEXTS, TEXTS, *address, KEY, CallerCertificate().pem)
+        failed: list[str] = []
+
+        def run() -> None:
+            try:
+                list(attend(iter(())))
+            except Exception as error:
+                failed.append(str(error))
+
+        thread = threading.Thread(target=run, daemon=True)
+        thread.start()
+        assert standing._authenticate(server.accept()[0], KEY, CallerCertificate()) is None
+        thread.join(60)
+    assert "CERTIFICATE_VERIFY_FAILED" in failed[0]
+
+
+def test_heartbeats_and_large_answers_by_tls_from_two_threads_come_whole(monkeypatch) -> None:
+    monkeypatch.setattr(persistent_worker_task, "_HEARTBEAT_INTERVAL_S", 0.0001)
+    certificate, texts = CallerCertificate(), ["a" * 900_000, "b", "c" * 70_000]
+
+    def answer(batches):
+        for batch in batches:
+            for text in batch.column(0).to_pylist():
+                yield pa.record_batch([pa.array([text])], schema=TEXTS)
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        attend = ServeCalls(answer, TEXTS, TEXTS, *server.getsockname(), KEY, certificate.pem)
+        thread = threading.Thread(target=lambda: list(attend(iter(()))), daemon=True)
+        thread.start()
+        line = standing._authenticate(server.accept()[0], KEY, certificate)
+    assert line is not None
+    line.set_timeout(600)
+    call = pa.record_batch([pa.array(texts)], schema=TEXTS).serialize()
+    for _ in range(10):
+        line.send(CALL, memoryview(call))
+        for text in texts:
+            kind, data = standing._next_message(line, 600)
+            assert kind == BATCH
+            assert pa.ipc.read_record_batch(pa.py_buffer(data), TEXTS).column(0).to_pylist() == [
+                text
+            ]
+        assert standing._next_message(line, 600)[0] == END
+    line.close()
+    thread.join(60)
+    assert not thread.is_alive()
+
+
+def test_sparks_worker_comes_back_by_tls_where_spark_is_reached_so(
+    made: Callable[..., RemoteFunction],
+) -> None:
+    function = made(ssl=True)
+    try:
+        first, second = ask(function, "a"), ask(function, "b")
+        assert isinstance(function._pool._one._line._socket, TlsSocket)  # type: ignore[union-attr]
+        assert first[0][1] == second[0][1]
+    finally:
+        function.release()
