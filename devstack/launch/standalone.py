@@ -48,6 +48,7 @@ class StandaloneCluster:
         self._port, self._page = free_port(), free_port()
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         port = free_port()
+        self._remote_port = port
         self.remote = f"sc://{LOOPBACK}:{port}"
         conf = {
             "spark.driver.bindAddress": LOOPBACK,
@@ -82,6 +83,7 @@ class StandaloneCluster:
             self.start_worker(number)
         self._start("connect", self._connect.command())
         self.wait_for_executors(workers)
+        self._wait_for(self._takes_connections, "Connect server")
 
     def start_master(self) -> None:
         """Start the master at its port, with the state of the one before."""
@@ -145,6 +147,13 @@ class StandaloneCluster:
         if not any(app["state"] == "RUNNING" for app in status["activeapps"]):
             return 0
         return sum(one["coresused"] for one in status["workers"] if one["state"] == "ALIVE")
+
+    def _takes_connections(self) -> bool:
+        try:
+            socket.create_connection((LOOPBACK, self._remote_port), 1.0).close()
+        except OSError:
+            return False
+        return True
 
     def _start(self, name: str, command: LaunchCommand) -> None:
         command = with_authentication(command, self._secret)
