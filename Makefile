@@ -7,7 +7,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 PYTHON := .venv/bin/python
 SLUICE := .venv/bin/sluice
-KAFKA_TESTS := tests/etl/downstream/sinks/test_kafka_*.py tests/etl/downstream/sinks/test_schema_registry.py tests/etl/verify/reapply/test_reapply_kafka.py
+KAFKA_TESTS := tests/etl/downstream/sinks/test_kafka_*.py tests/etl/downstream/sinks/test_schema_registry.py tests/etl/verify/reapply/test_reapply_kafka.py tests/etl/copy/test_bootstrap_topics.py
 DOWNSTREAM_TESTS := tests/etl/downstream tests/etl/verify tests/etl/apply tests/etl/copy/test_random_tables.py
 
 help: ## this list

@@ -1,4 +1,4 @@
-"""sluice bootstrap: make an empty database a replica."""
+"""sluice bootstrap: make an empty database a replica, or fill topics with a snapshot."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def command(
     """Make an empty database a replica, from a dump or from TiDB.
 
     Create its tables, copy their rows, and write the rows' timestamp as the checkpoint. Replication
-    continues from there.
+    continues from there. Kafka gets a message for each row.
 
     This is a job: `sluice jobs` shows its progress, pauses or cancels it from any machine. Ctrl-C
     pauses it. After a kill or an error, run the same command again to continue.

@@ -1,18 +1,20 @@
 """Plan a bootstrap, which makes an empty database a replica, and make it a job.
 
 It brings databases and tables, rows, indexes, foreign keys, views, last the checkpoint. How the
-job is run stands in `sluice.etl.copy.bootstrap_run`.
+job is run stands in `sluice.etl.copy.bootstrap_run`. Into topics it brings rows and the checkpoint:
+`sluice.etl.copy.topics_run`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from sluice.etl.copy.bootstrap_run import BootstrapRun, BootstrapSummary, CopyProgressCounts
 from sluice.etl.copy.definitions import SourceSchema
 from sluice.etl.copy.errors import CopyError
-from sluice.etl.copy.plan import CopyPlan, make_copy_plan
+from sluice.etl.copy.plan import VIEWS_NOTE, CopyPlan, make_copy_plan
 from sluice.etl.copy.preconditions import PreconditionMonitor
 from sluice.etl.copy.preflight import downstream_problems, relay_problems
 from sluice.etl.copy.source import RowSource
@@ -21,9 +23,13 @@ from sluice.etl.copy.spark_loads import MakeLoads
 from sluice.etl.copy.table_creator import TableCreator
 from sluice.etl.downstream import CheckpointTable, MySQLSession
 from sluice.etl.downstream.ownership import downstream_name
-from sluice.etl.settings import Settings
+from sluice.etl.settings import Kafka, Settings
 from sluice.relay.consumers import Consumers, consumer_name
 from sluice.relay.jobs import DONE, Job, JobRun, Jobs, Runner, WriteScope
+from sluice.tidb.table_name import TableName
+
+if TYPE_CHECKING:
+    from sluice.etl.copy.topics_run import TopicsCopyRun
 
 __all__ = ["KIND", "BootstrapPlanner", "find_finished_job"]
 
@@ -31,7 +37,7 @@ KIND = "bootstrap"
 
 
 class BootstrapPlanner:
-    """One bootstrap of the settings' downstream, which is a database, from a source."""
+    """One bootstrap of the settings' downstream, a database or topics, from a source."""
 
     indexes_after_bytes = TableCreator.indexes_after_bytes
 
@@ -53,11 +59,11 @@ class BootstrapPlanner:
         self._globs = tuple(globs)
         self._relay = settings.open_relay()
         self._jobs = Jobs.for_pipeline(self._relay)
-        self._session = MySQLSession(settings.downstream)
-        self._checkpoint = CheckpointTable.from_settings(
-            self._session, settings.downstream, cluster_id
+        self._goal: _Database | _Topics = (
+            _Topics(settings, cluster_id)
+            if isinstance(settings.target, Kafka)
+            else _Database(settings, definitions, cluster_id)
         )
-        self._lock = self._checkpoint.writer_lock()
         self.watch = PreconditionMonitor()
         """Looked at while rows are copied, and before the checkpoint is written."""
 
@@ -71,7 +77,7 @@ class BootstrapPlanner:
         if begun is not None and (plan := begun.plan()) is not None:
             return CopyPlan.from_json(plan)
         done = find_finished_job(self._jobs)
-        if done is not None and (plan := done.plan()) is not None and self._is_replica():
+        if done is not None and (plan := done.plan()) is not None and self._goal.is_replica():
             return replace(CopyPlan.from_json(plan), problems=(self._done(done),))
         made = make_copy_plan(
             self._source,
@@ -80,22 +86,10 @@ class BootstrapPlanner:
             self._settings.routes,
             self._globs,
         )
-        self._session.connect()
-        try:
-            hindered = downstream_problems(self._session, self._checkpoint, made, into)
-        finally:
-            self._session.close()
-        return replace(
-            made, problems=(*made.problems, *hindered, *relay_problems(self._relay, made.ts))
-        )
-
-    def _is_replica(self) -> bool:
-        """Return whether the downstream has a checkpoint: a replica may be lost since."""
-        self._session.connect()
-        try:
-            return self._checkpoint.exists() and self._checkpoint.load() is not None
-        finally:
-            self._session.close()
+        hindered = self._goal.problems(made, into)
+        notes = tuple(n for n in made.notes if self._goal.has_views or not n.startswith(VIEWS_NOTE))
+        found = (*made.problems, *hindered, *relay_problems(self._relay, made.ts))
+        return replace(made, problems=found, notes=notes)
 
     def _done(self, job: Job) -> str:
         return (
@@ -121,7 +115,7 @@ class BootstrapPlanner:
         if plan.problems:
             raise CopyError("\n".join(plan.problems))
         if job is None:
-            touched = WriteScope(downstream_name(self._settings.downstream))
+            touched = WriteScope(downstream_name(self._settings.target))
             job = self._jobs.create(KIND, asked.to_json(), touched, by or "somebody")
         job.save_plan(plan.to_json())
         if len(self._relay.all_pipelines()) > 1:  # the others go on, and so does retention
@@ -147,13 +141,96 @@ class BootstrapPlanner:
 
     def run_of(
         self, job: Job, run: JobRun, on_progress: Callable[[CopyProgressCounts], None] | None = None
-    ) -> BootstrapRun:
+    ) -> BootstrapRun | TopicsCopyRun:
         """Return a run of the job, to be done in this process."""
-        place = self._settings, self._definitions, self._checkpoint, self._session
-        made = BootstrapRun(place, job, run, on_progress or (lambda _: None))
-        made.tables.indexes_after_bytes = self.indexes_after_bytes
+        made = self._goal.run_of(job, run, on_progress or (lambda _: None))
+        if isinstance(made, BootstrapRun):
+            made.tables.indexes_after_bytes = self.indexes_after_bytes
         made.watch = self.watch
         return made
+
+
+class _Database:
+    """A database that a bootstrap makes a replica."""
+
+    has_views = True
+
+    def __init__(self, settings: Settings, definitions: SourceSchema, cluster_id: int) -> None:
+        self._settings = settings
+        self._definitions = definitions
+        self._session = MySQLSession(settings.downstream)
+        self._checkpoint = CheckpointTable.from_settings(
+            self._session, settings.downstream, cluster_id
+        )
+
+    def problems(self, plan: CopyPlan, into: Sequence[str]) -> list[str]:
+        """Return why it isn't as empty as it must be. Raises DownstreamError."""
+        self._session.connect()
+        try:
+            return downstream_problems(self._session, self._checkpoint, plan, into)
+        finally:
+            self._session.close()
+
+    def is_replica(self) -> bool:
+        """Return whether the downstream has a checkpoint: a replica may be lost since."""
+        self._session.connect()
+        try:
+            return self._checkpoint.exists() and self._checkpoint.load() is not None
+        finally:
+            self._session.close()
+
+    def run_of(
+        self, job: Job, run: JobRun, on_progress: Callable[[CopyProgressCounts], None]
+    ) -> BootstrapRun:
+        place = self._settings, self._definitions, self._checkpoint, self._session
+        return BootstrapRun(place, job, run, on_progress)
+
+
+class _Topics:
+    """Topics that a bootstrap fills with a snapshot."""
+
+    has_views = False
+
+    def __init__(self, settings: Settings, cluster_id: int) -> None:
+        self._settings = settings
+        self._cluster_id = cluster_id
+
+    def problems(self, plan: CopyPlan, into: Sequence[str]) -> list[str]:
+        """Return why a snapshot can't be written there.
+
+        Raises KafkaUnavailableError, ApplyError.
+        """
+        # Kafka's client is for those who have topics alone
+        from sluice.etl.downstream.sinks.kafka_copy import copy_problems
+
+        names = [TableName(planned.schema, planned.name) for planned in plan.tables]
+        found = [f"--into {name}: topics have no databases" for name in into]
+        for place, planned in enumerate(plan.tables):
+            lacking = [
+                column.name
+                for column in planned.table.stored_columns
+                if column.generated and not column.hidden and column.name not in planned.brought
+            ]
+            if lacking and place in plan.of_table:
+                found.append(
+                    f"{planned.table.full_name}: the source has no values of the generated columns"
+                    f" {', '.join(lacking)}, which messages show. Copy from tidb://, or leave the"
+                    " table out with [filter] ignore-table"
+                )
+        return [*found, *copy_problems(self._settings.kafka, self._cluster_id, names)]
+
+    def is_replica(self) -> bool:
+        """Return whether the pipeline's topics have been written."""
+        from sluice.etl.downstream.sinks.kafka import is_unused
+
+        return not is_unused(self._settings.kafka, self._cluster_id)
+
+    def run_of(
+        self, job: Job, run: JobRun, on_progress: Callable[[CopyProgressCounts], None]
+    ) -> TopicsCopyRun:
+        from sluice.etl.copy.topics_run import TopicsCopyRun
+
+        return TopicsCopyRun(self._settings, self._cluster_id, job, run, on_progress)
 
 
 def find_finished_job(jobs: Jobs) -> Job | None:

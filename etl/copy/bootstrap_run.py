@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import asdict, replace
 
+from sluice.etl.copy.bootstrap_summary import BootstrapSummary, saved_plan
 from sluice.etl.copy.copy_run import CopyJob, CopyProgressCounts, CopyTarget
 from sluice.etl.copy.counted import compare_with_tidb, rows_by_table
 from sluice.etl.copy.plan import CopyPlan
@@ -19,25 +19,6 @@ from sluice.etl.downstream import Checkpoint
 from sluice.relay.jobs import CANCELLED, DONE, PAUSE, PAUSED, Job, JobError, JobRun, StopRequested
 
 __all__ = ["BootstrapRun", "BootstrapSummary", "CopyProgressCounts"]
-
-
-@dataclass(frozen=True, slots=True)
-class BootstrapSummary:
-    """The outcome of a run.
-
-    `ts`: the checkpoint. `rows` and `bytes` count what this process copied, `rows_there` all.
-    `state`: DONE, PAUSED or CANCELLED; `left`: what a cancelled one left downstream.
-    """
-
-    ts: int
-    tables: int
-    rows: int
-    rows_there: int
-    bytes: int
-    seconds: float
-    warnings: tuple[str, ...] = ()
-    state: str = DONE
-    left: tuple[str, ...] = ()
 
 
 class BootstrapRun(CopyJob):
@@ -54,7 +35,7 @@ class BootstrapRun(CopyJob):
         run: JobRun,
         on_progress: Callable[[CopyProgressCounts], None],
     ) -> None:
-        what = CopyPlan.from_json(_saved_plan(job)), BootstrapSpec.from_json(job.spec.asked)
+        what = CopyPlan.from_json(saved_plan(job)), BootstrapSpec.from_json(job.spec.asked)
         super().__init__(place, what, job, run, on_progress)
 
     def whole(self, make: MakeLoads) -> BootstrapSummary:
@@ -187,13 +168,3 @@ class BootstrapRun(CopyJob):
             self.plan.ts, len(self.plan.tables), progress.rows, rows_there, progress.bytes, seconds,
             tuple(self.tables.warnings), state,
         )  # fmt: skip
-
-
-def _saved_plan(job: Job) -> dict[str, Any]:
-    plan = job.plan()
-    if plan is None:
-        raise JobError(
-            f"the job {job.id} has no plan: the process that began it died before it had one",
-            hint=f"give the command again that began it, or `sluice jobs cancel {job.id}`",
-        )
-    return plan

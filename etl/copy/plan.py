@@ -17,6 +17,7 @@ from sluice.tidb import tso
 from sluice.tidb.schema import Table
 from sluice.tidb.table_name import fits, full_name, suggestion
 
+VIEWS_NOTE = "views, sequences and temporary tables are made as the upstream has them"
 _LARGE_CHUNK_BYTES = 128 << 20
 _ESTIMATED_BYTES_PER_S = 30_000_000
 """Bytes/s that two cores copy, MariaDB among them; see docs/reference/performance/jobs.md."""
@@ -132,10 +133,7 @@ class _CopyPlanner:
         self._check_missing(there)
         self._check_unknown()
         if others := [t.full_name for t in wanted if not t.is_base_table]:
-            self._notes.append(
-                "views, sequences and temporary tables are made as the upstream has them:"
-                f" {', '.join(others)}"
-            )
+            self._notes.append(f"{VIEWS_NOTE}: {', '.join(others)}")
         dumped = self._source.spec()["kind"] == "dumpling"
         if dumped and any(column.kind == "timestamp" for t in there for column in t.columns):
             self._notes.append("TIMESTAMPs are taken for UTC: a dump has no time zone of its own")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from sluice.etl.copy.bootstrap import KIND, BootstrapPlanner
 from sluice.etl.copy.bootstrap_run import BootstrapRun, BootstrapSummary, CopyProgressCounts
@@ -24,10 +24,13 @@ from sluice.etl.copy.spark_loads import MakeLoads, SparkLoadMaker
 from sluice.etl.copy.tidb_sql import TidbAddress, TidbSql
 from sluice.etl.downstream.ownership import PipelineIdentity
 from sluice.etl.landing.planner import WindowPlanner
-from sluice.etl.settings import Settings
+from sluice.etl.settings import Kafka, Settings
 from sluice.etl.spark.session_target import SessionTarget
 from sluice.relay.consumers import Consumers, consumer_name
 from sluice.relay.jobs import CANCEL, CANCELLED, FINAL_STATES, Job, JobRun, Jobs, Runner
+
+if TYPE_CHECKING:
+    from sluice.etl.copy.topics_run import TopicsCopyRun
 
 __all__ = [
     "SNAPSHOT_SCHEME",
@@ -171,7 +174,7 @@ class BootstrapSession:
 
     def run_of(
         self, job: Job, run: JobRun, on_progress: ShowProgress | None = None
-    ) -> BootstrapRun:
+    ) -> BootstrapRun | TopicsCopyRun:
         """See `BootstrapPlanner.run_of`."""
         return self.bootstrap.run_of(job, run, on_progress)
 
@@ -179,7 +182,9 @@ class BootstrapSession:
         """Return the maker of loads on Spark, which is waited for."""
         settings, role = self._settings, self._settings.spark_role("copy")
         spark = SparkLoadMaker(
-            SessionTarget(settings.spark.for_batch(), role, settings.relay.url), self._source.spec()
+            SessionTarget(settings.spark.for_batch(), role, settings.relay.url),
+            self._source.spec(),
+            settings.kafka.message_format if isinstance(settings.target, Kafka) else None,
         )
         self._stack.callback(spark.close)
         if on_progress is not None:
@@ -274,10 +279,9 @@ def _run(
 def _open_source(
     settings: Settings, url: str, options: DumplingOptions, *, waits: bool
 ) -> RowSource:
-    if settings.downstream.type != "mysql":
+    if settings.downstream.type == "file":
         raise CopyError(
-            f"[downstream] type is {settings.downstream.type}: only a database can be made a"
-            " replica by a copy"
+            "[downstream] type is file: a copy makes a database a replica, or writes into Kafka"
         )
     if url.startswith("tidb:") and url != TIDB_SCHEME:
         raise CopyError(

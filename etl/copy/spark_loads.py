@@ -10,9 +10,10 @@ from typing import Any
 
 import pyarrow as pa
 
+from sluice.etl.changes.messages import MessageFormat
 from sluice.etl.copy.source import SourceChunk
 from sluice.etl.copy.sources import source_url
-from sluice.etl.copy.staged_loads import CopyChunks, read_file, remove_files
+from sluice.etl.copy.staged_loads import CopyChunks, EncodeChunks, read_file, remove_files
 from sluice.etl.spark.job_calls import JobCalls
 from sluice.etl.spark.session_target import SessionTarget
 from sluice.relay.aligned_chunks import LoadFile
@@ -32,14 +33,25 @@ class SparkLoadMaker:
     Connects at the first use, and again after the connection was lost.
     """
 
-    def __init__(self, place: SessionTarget, spec: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        place: SessionTarget,
+        spec: Mapping[str, Any],
+        message_format: MessageFormat | None = None,
+    ) -> None:
         """Create the Spark load maker; `place`: on the relay log, where the files go.
 
-        `spec`: the source's, see `sluice.etl.copy.sources`.
+        `spec`: the source's, see `sluice.etl.copy.sources`. With a `message_format` loads are
+        messages of a topic.
         """
         self._storage = open_storage(place.url)
         place = place._replace(also=(*place.also, *source_url(spec)))
-        self._calls = JobCalls(place, CopyChunks(dict(spec), place.url), _LOAD_TIMEOUT_S)
+        function = (
+            CopyChunks(dict(spec), place.url)
+            if message_format is None
+            else EncodeChunks(dict(spec), place.url, message_format)
+        )
+        self._calls = JobCalls(place, function, _LOAD_TIMEOUT_S)
 
     def __call__(self, chunk: SourceChunk, table: Table) -> Iterator[pa.RecordBatch]:
         prefix = secrets.token_hex(6)

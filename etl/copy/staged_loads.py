@@ -17,9 +17,10 @@ from typing import Any
 import google_crc32c
 import pyarrow as pa
 
+from sluice.etl.changes.messages import MessageFormat
 from sluice.etl.copy.errors import CopyError
 from sluice.etl.copy.source import SourceChunk
-from sluice.etl.copy.worker import LOAD_SCHEMA, make_loads
+from sluice.etl.copy.worker import LOAD_SCHEMA, make_loads, make_messages
 from sluice.etl.spark.worker_tuning import column_values, text_batch, worker_function
 from sluice.relay.aligned_chunks import LoadFile
 from sluice.relay.json_codec import to_values
@@ -106,3 +107,21 @@ class CopyChunks:
                 self.spec, SourceChunk.from_json(task["chunk"]), Table.from_json(task["table"])
             )
             yield write_files(storage, task["prefix"], loads)
+
+
+@dataclass(frozen=True, slots=True)
+class EncodeChunks:
+    """As `CopyChunks`, for topics: chunks become messages in `options`' format."""
+
+    spec: dict[str, Any]
+    relay_url: str
+    options: MessageFormat
+
+    @worker_function
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        storage = open_storage(self.relay_url)
+        for text in column_values(batches):
+            task = json.loads(text)
+            chunk, table = SourceChunk.from_json(task["chunk"]), Table.from_json(task["table"])
+            messages = make_messages(self.spec, chunk, table, self.options)
+            yield write_files(storage, task["prefix"], messages)

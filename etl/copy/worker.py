@@ -1,8 +1,8 @@
-"""Chunks become the text that LOAD DATA reads, in Spark's workers.
+"""Chunks become the text that LOAD DATA reads, or messages of a topic, in Spark's workers.
 
 What comes back is one Arrow row a LOAD statement: `layout` as JSON
 (`sluice.etl.changes.formats.load_data`), `rows` inside, `warnings` that the server will give for
-them, the text.
+them, the text. Of messages `layout` has the schemas (`schemas_of`), and the payload is frames.
 """
 
 from __future__ import annotations
@@ -15,6 +15,10 @@ from typing import Any
 import pyarrow as pa
 
 from sluice.etl.changes.formats.load_data import format_load
+from sluice.etl.changes.formats.sql_text import data_of
+from sluice.etl.changes.messages import MessageFormat
+from sluice.etl.changes.steps import MessageSchema
+from sluice.etl.changes.write_plans.kafka_messages import snapshot_rows
 from sluice.etl.copy.source import SourceChunk
 from sluice.etl.copy.sources import open_source
 from sluice.tidb.schema import Table
@@ -53,6 +57,32 @@ def loads_of(table: Table, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Rec
                 ],
                 schema=LOAD_SCHEMA,
             )
+
+
+def make_messages(
+    spec: Mapping[str, Any], chunk: SourceChunk, table: Table, options: MessageFormat
+) -> Iterator[pa.RecordBatch]:
+    """Yield a chunk's rows as messages, in LOAD_SCHEMA. Raises CopyError, ChangeError, OSError.
+
+    `table`: by its name in the topics; its columns are the upstream's.
+    """
+    source = open_source(spec)
+    upstream = replace(table, schema_name=chunk.schema, name=chunk.table)
+    for batch in source.read(chunk, upstream):
+        schemas, frames = snapshot_rows(table, batch, source.position, options)
+        layout, (_, content) = json.dumps({"schemas": schemas}), data_of(frames)
+        yield pa.RecordBatch.from_arrays(
+            [
+                pa.array([layout]), pa.array([batch.num_rows]), pa.array([0]),
+                _single_value(pa.py_buffer(content.data)),
+            ],
+            schema=LOAD_SCHEMA,
+        )  # fmt: skip
+
+
+def schemas_of(layout: str) -> list[MessageSchema]:
+    """Return the schemas that the messages of a load refer to, from its `layout`."""
+    return [MessageSchema(*values) for values in json.loads(layout)["schemas"]]
 
 
 def _single_value(payload: pa.Buffer) -> pa.BinaryArray:

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from sluice.etl.copy.bootstrap import KIND
-from sluice.etl.copy.bootstrap_run import BootstrapRun, BootstrapSummary, CopyProgressCounts
+from sluice.etl.copy.bootstrap_run import BootstrapSummary, CopyProgressCounts
 from sluice.etl.copy.errors import CopyError
 from sluice.etl.copy.plan import CopyPlan
 from sluice.etl.copy.run import BootstrapSession, cancel_bootstrap, plan_bootstrap, resume_bootstrap
@@ -136,8 +136,7 @@ def finish(settings: Settings, name: str, run_id: str) -> dict[str, Any]:
         with job.join(_runner("finish", run_id)) as run:
             work.hold_gc()
             work.register()
-            made: BootstrapRun = work.run_of(job, run, _log_progress(job))
-            summary = made.finish(work.loads())
+            summary = work.run_of(job, run, _log_progress(job)).finish(work.loads())
         work.release(summary)
     if summary.state == PAUSED:
         raise NotDoneError(

@@ -47,6 +47,8 @@ _HEAD = struct.Struct(">BI")
 _MAGIC = 0
 HEAD_BYTES = _HEAD.size
 _OPS = {INSERT: sized_text("c"), UPDATE: sized_text("u"), DELETE: sized_text("d")}
+_READ = sized_text("r")
+"""The `_tidb_op` of a row of a snapshot, lossless; TiCDC has no snapshots."""
 _EXTENSION = (
     {"name": "_tidb_op", "type": "string", "default": ""},
     {"name": "_tidb_commit_ts", "type": "long", "default": 0},
@@ -126,7 +128,7 @@ class Avro(KeyedEncoder):
         ]
         if self._extension:
             parts += [
-                _OPS[batch.kind],
+                _READ if batch.snapshot and self._lossless else _OPS[batch.kind],
                 longs(pa.array(batch.commit_ts)),
                 longs(pa.array(batch.commit_ts >> tso.LOGICAL_BITS)),
             ]

@@ -153,7 +153,8 @@ class CanalJson(Encoder):
             parts.append(NULL)
         parts += [b',"data":[', data, b"]"]
         if self._extension:
-            parts += [b',"_tidb":{"commitTs":', digits(batch.commit_ts), self._zone(), b"}"]
+            more = b',"snapshot":true' if batch.snapshot and self._lossless else b""
+            parts += [b',"_tidb":{"commitTs":', digits(batch.commit_ts), self._zone(), more, b"}"]
         value = row_texts(*parts, b"}", count=count)
         return frames(batch.commit_ts, row_headers(batch), None, value)
 

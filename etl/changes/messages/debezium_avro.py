@@ -63,7 +63,7 @@ from sluice.tidb.ddl_job import DdlJob
 from sluice.tidb.schema import Column, Table
 
 _OPS = {INSERT: sized_text("c"), UPDATE: sized_text("u"), DELETE: sized_text("d")}
-_TRUNCATE = sized_text("t")
+_TRUNCATE, _READ = sized_text("t"), sized_text("r")
 _TYPES = {
     "int16": {"type": "int", "connect.type": "int16"},
     "int32": {"type": "int"},
@@ -138,8 +138,10 @@ class DebeziumAvro(KeyedEncoder):
             rows = (optional(_binary(_nullable(c), image[c.name])) for c in columns)
             parts += [PRESENT, *rows]
         times = (batch.commit_ts, batch.start_ts, batch.commit_ts >> tso.LOGICAL_BITS)
-        parts += _source(batch.table, *(longs(pa.array(each)) for each in times))
-        return record([*parts, _OPS[batch.kind], *_end(batch.built_ms)], len(batch))
+        moments = (longs(pa.array(each)) for each in times)
+        parts += _source(batch.table, *moments, snapshot=batch.snapshot)
+        op = _READ if batch.snapshot else _OPS[batch.kind]
+        return record([*parts, op, *_end(batch.built_ms)], len(batch))
 
 
 def _source(
@@ -147,13 +149,15 @@ def _source(
     commit_ts: pa.LargeBinaryArray | bytes,
     start_ts: pa.LargeBinaryArray | bytes,
     moment_ms: pa.LargeBinaryArray | bytes,
+    *,
+    snapshot: bool = False,
 ) -> list[pa.LargeBinaryArray | bytes]:
     """Return the block `source` in the order of its schema."""
     zero, empty = long_text(0), sized_text("")
     return [
         *map(sized_text, ("1", "sluice", NAME)),
         moment_ms,
-        PRESENT + sized_text("false"),
+        PRESENT + sized_text("true" if snapshot else "false"),
         sized_text(table.schema_name),
         PRESENT + sized_text(table.name),
         zero + NULL + empty + zero + zero + PRESENT + zero + NULL,  # server_id to query

@@ -58,6 +58,8 @@ _TICDC_VERSION = "2.4.0.Final"
 """The version of Debezium that TiCDC names."""
 _VERSION = "1"
 _OPS = {INSERT: b"c", UPDATE: b"u", DELETE: b"d"}
+_READ = b"r"
+"""The op of a row of a snapshot."""
 _NO_TRANSACTION = b',"transaction":null,"op":'
 """Nothing of a table's is in front of it but names in JSON strings, which have no bare quotes."""
 
@@ -73,7 +75,7 @@ class DebeziumJson(KeyedEncoder):
 
     def ddl(self, job: DdlJob, built_ms: int) -> list[Message]:
         """Return the message of a DDL statement; lossless, another one of TRUNCATE TABLE."""
-        source = self._source(job.schema_name, job.table_name, job.commit_ts, job.start_ts)
+        source = self._source((job.schema_name, job.table_name), job.commit_ts, job.start_ts)
         database = json_string(job.schema_name)
         value: Parts = [
             b'{"source":',
@@ -111,7 +113,7 @@ class DebeziumJson(KeyedEncoder):
         if not self._extension:
             return []
         table = Table(0, 0, "", "watermark")
-        source = self._source("", "", commit_ts, commit_ts)
+        source = self._source(("", ""), commit_ts, commit_ts)
         envelope = _envelope(source, built_ms, b"m", NULL, NULL)
         key = self._whole([b"{}"], struct(schema_name(table, "Key"), []))
         value = self._whole(envelope, envelope_schema(table, [], lossless=self._lossless))
@@ -133,10 +135,11 @@ class DebeziumJson(KeyedEncoder):
             self._row(columns, image, count) if image else NULL for image in (batch.old, batch.new)
         )
         source = self._source(
-            table.schema_name, table.name, digits(batch.commit_ts), digits(batch.start_ts),
-            digits(batch.commit_ts >> tso.LOGICAL_BITS),
+            (table.schema_name, table.name), digits(batch.commit_ts), digits(batch.start_ts),
+            digits(batch.commit_ts >> tso.LOGICAL_BITS), snapshot=batch.snapshot,
         )  # fmt: skip
-        envelope = _envelope(source, batch.built_ms, _OPS[batch.kind], before, after)
+        op = _READ if batch.snapshot else _OPS[batch.kind]
+        envelope = _envelope(source, batch.built_ms, op, before, after)
         return row_texts(
             *self._around(envelope, envelope_schema(table, columns, lossless=self._lossless)),
             count=count,
@@ -150,24 +153,29 @@ class DebeziumJson(KeyedEncoder):
 
     def _source(
         self,
-        schema: str,
-        table: str,
+        name: tuple[str, str],
         commit_ts: pa.LargeBinaryArray | int,
         start_ts: pa.LargeBinaryArray | int,
         moment_ms: pa.LargeBinaryArray | None = None,
+        *,
+        snapshot: bool = False,
     ) -> Parts:
-        """Return the block `source`, of one message or of an array."""
+        """Return the block `source`, of one message or of an array.
+
+        `name`: the database's and the table's.
+        """
         version, connector = (_VERSION, "sluice") if self._lossless else (_TICDC_VERSION, "TiCDC")
         head = {"version": version, "connector": connector, "name": NAME}
-        database, name = json_string(schema), json_string(table)
+        database, table = map(json_string, name)
         if moment_ms is None:
             moment_ms = b"%d" % tso.physical_ms(commit_ts)
         return [
             json.dumps(head, separators=(",", ":")).encode()[:-1],
             b',"ts_ms":',
             moment_ms,
-            b',"snapshot":"false","db":%b,"table":%b,"server_id":0,"gtid":null,"file":"","pos":0'
-            b',"row":0,"thread":0,"query":null,"commit_ts":' % (database, name),
+            b',"snapshot":"%b","db":%b,"table":%b,"server_id":0,"gtid":null,"file":"","pos":0'
+            b',"row":0,"thread":0,"query":null,"commit_ts":'
+            % (b"true" if snapshot else b"false", database, table),
             b"%d" % commit_ts if isinstance(commit_ts, int) else commit_ts,
             *(
                 (b',"start_ts":', b"%d" % start_ts if isinstance(start_ts, int) else start_ts)

@@ -108,6 +108,9 @@ class RowBatch:
     start_ts: npt.NDArray[np.int64]
     built_ms: int
     """When the messages are made, in Unix ms."""
+    snapshot: bool = False
+    """Inserts are rows that were there at `commit_ts`, which a copy read: no transaction made them.
+    """
 
     def __len__(self) -> int:
         return len(self.commit_ts)
@@ -213,8 +216,11 @@ def digits(numbers: npt.NDArray[Any] | pa.Array) -> pa.LargeBinaryArray:
 
 
 def row_headers(batch: RowBatch) -> pa.LargeBinaryArray:
-    """Return each change's headers: its commit ts, its start ts and the table."""
-    name = batch.table.full_name.encode()
+    """Return each change's headers: its commit ts, its start ts and the table.
+
+    Rows of a snapshot have a header `snapshot`, too.
+    """
+    name = batch.table.full_name.encode() + (b"\0snapshot\0true" if batch.snapshot else b"")
     return join(
         b"commit_ts\0",
         digits(batch.commit_ts),

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from sluice.etl.changes.steps import ChangeError
 from sluice.etl.changes.write_plans.change_set import ChangeSet
 from sluice.etl.changes.write_plans.raw_changes import Images
 from sluice.relay import DELETE, INSERT, UPDATE
@@ -64,6 +65,31 @@ def changes_of(segment: ChangeSet, zone: datetime.tzinfo) -> Iterator[KindChange
             yield KindChanges(
                 table, kind, chosen, _images(table, old, zone), _images(table, new, zone)
             )
+
+
+def raw_image(column: Column, values: pa.Array, zone: datetime.tzinfo) -> pa.Array:
+    """Return a column's decoded values as `KindChanges` has them: ENUM and SET as numbers.
+
+    Raises ChangeError for a value that is none of the column's elements.
+    """
+    if column.kind == "timestamp":
+        return in_zone(values, zone)
+    if column.kind not in ("enum", "set"):
+        return values
+    coded = values.dictionary_encode()
+    numbers = [_element_number(column, text) for text in coded.dictionary.to_pylist()]
+    return pa.array(numbers, pa.uint64()).take(coded.indices)
+
+
+def _element_number(column: Column, text: str) -> int:
+    names = text.split(",") if column.kind == "set" else [text]
+    unknown = [name for name in names if name and name not in column.elems]
+    if unknown:
+        raise ChangeError(
+            f"column {column.name!r} has the value {text!r}, and no element {unknown[0]!r}",
+            hint="copy from a source that was made of this table's present definition",
+        )
+    return _number(column, text) or 0
 
 
 def in_zone(texts: pa.Array, zone: datetime.tzinfo) -> pa.Array:

@@ -17,16 +17,19 @@ from sluice.etl.changes.formats.sql_text import join
 from sluice.etl.changes.messages import (
     Dispatch,
     Encoder,
+    MessageFormat,
     RowBatch,
     encoder_for,
     row_hashes,
+    shown_columns,
     with_hashes,
 )
 from sluice.etl.changes.steps import MessageSchema, Step, TransactionDetail
-from sluice.etl.changes.write_plans._row_images import changes_of
+from sluice.etl.changes.write_plans._row_images import changes_of, raw_image
 from sluice.etl.changes.write_plans._transactions import STEP_BYTES, Places, merged_in_order
 from sluice.etl.changes.write_plans.change_set import ChangeSet, StageTimings
 from sluice.relay import DELETE, INSERT, UPDATE
+from sluice.tidb.schema import Table
 from sluice.tidb.table_name import TableName
 from sluice.tidb.time_zone import find_zone
 
@@ -60,6 +63,25 @@ def plan_steps(segment: ChangeSet, timings: StageTimings, workers: int = 1) -> I
     timings.format += time.perf_counter() - started
     schemas = tuple(encoder.schemas)
     yield from _steps(segment.column("commit_ts", places), offsets, data, schemas)
+
+
+def snapshot_rows(
+    table: Table, rows: pa.RecordBatch, at_ts: int, options: MessageFormat
+) -> tuple[list[MessageSchema], pa.LargeBinaryArray]:
+    """Return the schemas and the frames of rows that were there at `at_ts` (TSO).
+
+    `rows`: in the types of `sluice.tidb.rows.arrow_schema`, all columns that messages show. Raises
+    ChangeError for an ENUM's or SET's value that is none of its elements.
+    """
+    encoder = encoder_for(options)
+    zone = find_zone(encoder.time_zone)
+    images = {c.name: raw_image(c, rows[c.name], zone) for c in shown_columns(table)}
+    times = np.full(rows.num_rows, at_ts, np.int64)
+    built_ms = int(time.time() * 1000)
+    batch = RowBatch(table, INSERT, {}, images, times, times, built_ms, snapshot=True)
+    name = TableName(table.schema_name, table.name)
+    data = _encoded(encoder, batch, options.routing.dispatch_of(name))
+    return encoder.schemas, data
 
 
 def _encoded(encoder: Encoder, batch: RowBatch, dispatch: Dispatch) -> pa.LargeBinaryArray:

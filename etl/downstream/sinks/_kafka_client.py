@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
     AdminClient,
     ConfigResource,
     NewTopic,
+    OffsetSpec,
     ResourceType,
 )
 
@@ -208,11 +209,28 @@ class KafkaClient:
                 ),
             )
 
+    def topics_with_messages(self, topics: Sequence[str]) -> list[str]:
+        """Return those of the topics that are there and hold messages. Raises as `translated`."""
+        there = self.partitions_there()
+        places = [TopicPartition(name, n) for name in topics for n in range(there.get(name, 0))]
+        if not places:
+            return []
+        client = AdminClient(self._common())
+        edges = []
+        try:
+            for edge in (OffsetSpec.earliest(), OffsetSpec.latest()):  # type: ignore[no-untyped-call]
+                answers = client.list_offsets(dict.fromkeys(places, edge))
+                edges.append([answers[place].result().offset for place in places])
+        except KafkaException as error:
+            raise self.translated(error, "asking for the topics' offsets") from error
+        pairs = zip(places, *edges, strict=True)
+        return list(dict.fromkeys(place.topic for place, first, end in pairs if first < end))
+
     def tail(self, topic: str = "", key: bytes | None = None) -> TopicTail:
         """Return where partition 0 of a topic ends, as of its last committed message.
 
-        `topic`: the pipeline's own by default. With a `key` other messages don't count. Raises as
-        `translated`.
+        `topic`: the pipeline's own by default. With a `key` other messages don't count, and a
+        tombstone removes those before it. Raises as `translated`.
         """
         topic = topic or self.topic
         consumer = Consumer(
@@ -275,7 +293,8 @@ class KafkaClient:
             error = message.error()
             if error is None:
                 if key is None or message.key() == key:
-                    last = LastMessage.from_kafka(message)
+                    removed = key is not None and message.value() is None
+                    last = None if removed else LastMessage.from_kafka(message)
                 if int(message.offset() or 0) >= high - 1:
                     return last
                 deadline = time.monotonic() + self._options.timeout_s

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from dataclasses import dataclass
 
@@ -18,6 +19,7 @@ from sluice.etl.downstream.sinks._kafka_client import (
 from sluice.etl.downstream.sinks.sink import ApplyError
 from sluice.etl.settings import Kafka
 
+_PURGED = (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT)
 _POLL_EVERY = 1000
 """Messages between two polls for delivery reports: a poll costs nearly as much as a message."""
 
@@ -112,6 +114,9 @@ class KafkaSender:
                 producer.poll(0)
         except (KafkaException, SystemError) as error:
             doing = f"sending commit_ts {commit_ts} ({size} bytes) to {topic}[{partition}]"
+            with contextlib.suppress(KafkaException, SystemError):
+                producer.poll(0)  # the report of an earlier message may have the reason
+            self._check_refused(doing)
             raise self._client.translated(error_reason(producer, error), doing) from error
         if self._rejected is not None:
             self._check_refused(f"sending through commit_ts {commit_ts}")
@@ -174,7 +179,8 @@ class KafkaSender:
         )
 
     def _noted(self, error: KafkaError | None, message: confluent_kafka.Message) -> None:
-        if error is not None and self._rejected is None:
+        # what is thrown away for another message's error doesn't name that
+        if error is not None and (self._rejected is None or self._rejected.code() in _PURGED):
             self._rejected = error
             self._rejected_at = f"{message.topic()}[{message.partition()}]"
 

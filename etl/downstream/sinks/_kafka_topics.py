@@ -44,6 +44,19 @@ class TopicState(NamedTuple):
     table: str = ""
 
 
+class CopyPosition(NamedTuple):
+    """How far a job has copied the rows that were there at a moment.
+
+    `job`: the job's name and token; `next`: the number of the first chunk that isn't in the topics;
+    `rows`: how many rows of each planned table are there.
+    """
+
+    job: str
+    next: int = 0
+    rows: tuple[int, ...] = ()
+    has_ended: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class ResumeRecord:
     """Where to go on, as a topic has it."""
@@ -52,15 +65,19 @@ class ResumeRecord:
     topics: Mapping[str, TopicState] = field(default_factory=dict)
     job: str = ""
     """The job that writes, "" for a pipeline."""
+    copy: CopyPosition | None = None
+    """The copy that the topics begin with. Unless it has ended, there is no checkpoint."""
 
     def to_bytes(self) -> bytes:
         """Return the record's JSON; `parse` is the inverse."""
-        document = {
+        document: dict[str, Any] = {
             "commit_ts": self.checkpoint.commit_ts,
             "schema_version": self.checkpoint.schema_version,
             "job": self.job,
             "topics": {name: list(state) for name, state in self.topics.items()},
         }
+        if self.copy is not None:
+            document["copy"] = self.copy._asdict()
         return json.dumps(document, separators=(",", ":")).encode()
 
     @classmethod
@@ -70,7 +87,9 @@ class ResumeRecord:
             document = json.loads(value)
             topics = {name: TopicState(*state) for name, state in document["topics"].items()}
             checkpoint = Checkpoint(int(document["commit_ts"]), int(document["schema_version"]))
-            return cls(checkpoint, topics, str(document["job"]))
+            copied = document.get("copy")
+            position = CopyPosition(**{**copied, "rows": tuple(copied["rows"])}) if copied else None
+            return cls(checkpoint, topics, str(document["job"]), position)
         except (ValueError, KeyError, TypeError) as error:
             raise ApplyError(
                 f"{place} holds no resume record: {error!r}",
@@ -143,6 +162,11 @@ class Topics:
                     )
                 self.grown[name] = state.partitions
                 self.known[name] = state._replace(partitions=found)
+
+    def make(self, names: Iterable[TableName]) -> None:
+        """Make the topics of tables unless they are there. Raises ApplyError."""
+        for name in names:
+            self._place(name)
 
     def place_of(self, message: Message) -> Place:
         """Return where a row's message goes, by its header `table`; its topic is there then."""

@@ -23,6 +23,7 @@ from sluice.etl.downstream.sinks._kafka_client import PARTITION, KafkaClient, La
 from sluice.etl.downstream.sinks._kafka_sender import KafkaSender
 from sluice.etl.downstream.sinks._kafka_topics import (
     RESUME_CONFIG,
+    CopyPosition,
     Place,
     ResumeRecord,
     Topics,
@@ -44,13 +45,14 @@ class KafkaSink(BinlogSink):
         self._options = options
         self._encoder = None if options.format == BINLOG else encoder_for(options.message_format)
         self._registry = SchemaRegistry(options) if options.registry_url else None
-        self._client = _client(options, cluster_id)
+        self._client = client_of(options, cluster_id)
         self._sender = KafkaSender(options, self._client)
         self._topics = Topics(options, self._client)
         self._markers = TransactionMarkers()
         self._bootstraps = Bootstraps()
         self._job = job
         self._resume_topic = resume_topic(options, cluster_id)
+        self._copy: CopyPosition | None = None
         self._pieces: list[bytes] = []  # of a record that has begun and not ended
         self._watermark_due_s = 0.0  # of the monotonic clock
 
@@ -74,6 +76,8 @@ class KafkaSink(BinlogSink):
             raise ApplyError(
                 f"{error}: [kafka] savepoint must be a file that this user can write"
             ) from error
+        if self._resume_topic:  # before a copying process is fenced
+            self._check_copy(self._record_there())
         self._sender.open()
         checkpoint = found.checkpoint if found else Checkpoint(0)
         if self._resume_topic:
@@ -105,6 +109,8 @@ class KafkaSink(BinlogSink):
             return _commit_ts_of(self._options, before, self.address) if before else 0
         self._sender.offset = tail.last.offset
         record = _record(tail.last, self._resume_topic)
+        self._check_copy(record)
+        self._copy = record.copy
         if record.job != self._job:
             raise ApplyError(
                 f"{self.address} was written by {record.job or 'a pipeline'!r}, and"
@@ -113,6 +119,21 @@ class KafkaSink(BinlogSink):
             )
         self._topics.resume_from(record.topics)
         return record.checkpoint.commit_ts
+
+    def _record_there(self) -> ResumeRecord | None:
+        """Return the pipeline's resume record; None if there is none."""
+        last = self._client.tail(self._resume_topic, self._client.transactional_id.encode()).last
+        return _record(last, self._resume_topic) if last else None
+
+    def _check_copy(self, record: ResumeRecord | None) -> None:
+        """Refuse to write behind a part of a copy."""
+        copied = record.copy if record else None
+        if copied is not None and not copied.has_ended:
+            raise ApplyError(
+                f"{self.address}: the copy {copied.job} has not ended there: {copied.next} chunks"
+                " are in the topics",
+                hint="`sluice jobs` names the job: `sluice jobs resume`, or `sluice jobs cancel`",
+            )
 
     def _had_one_partition(self) -> bool:
         """Return whether what is in the topic can only be of a time without resume records.
@@ -167,12 +188,18 @@ class KafkaSink(BinlogSink):
                 self._registry.register(topic, schemas, ddl)
 
     def _send_row(self, row_hash: int, message: Message, schemas: Sequence[MessageSchema]) -> None:
-        place = self._topics.place_of(message)
         if self._options.transaction_topic:
             for marker in self._markers.before(message, int(time.time() * 1000)):
                 self._send(marker, self._options.transaction_topic)
             if self._encoder is not None:
                 message = self._encoder.in_transaction(message, self._markers.place_of(message))
+        self._send_change(row_hash, message, schemas)
+
+    def _send_change(
+        self, row_hash: int, message: Message, schemas: Sequence[MessageSchema]
+    ) -> None:
+        """Send a row's message to its partition; markers don't count it."""
+        place = self._topics.place_of(message)
         self._send_bootstrap(message, schemas, place)
         partition = place.partition(row_hash, message.commit_ts)
         self._send(self._identified(message, schemas, place.topic), place.topic, partition)
@@ -233,9 +260,12 @@ class KafkaSink(BinlogSink):
     def _record_through(self, step: Step) -> Message:
         version = getattr(step.detail, "schema_version", None)
         checkpoint = (self._checkpoint or Checkpoint(0)).at(step.commit_ts, version)
-        record = ResumeRecord(checkpoint, self._topics.known, self._job)
+        record = ResumeRecord(checkpoint, self._topics.known, self._job, self._copy)
+        return self._record_message(record)
+
+    def _record_message(self, record: ResumeRecord) -> Message:
         key = self._client.transactional_id.encode()
-        return Message(step.commit_ts, key, record.to_bytes())
+        return Message(record.checkpoint.commit_ts, key, record.to_bytes())
 
     def _send_watermark(self, commit_ts: int) -> None:
         """Promise that all through `commit_ts` is in the topic, in the transaction that does it."""
@@ -314,7 +344,8 @@ def _record(last: LastMessage, topic: str) -> ResumeRecord:
     return ResumeRecord.parse(last.value, f"topic {topic}, offset {last.offset},")
 
 
-def _client(options: Kafka, cluster_id: int) -> KafkaClient:
+def client_of(options: Kafka, cluster_id: int) -> KafkaClient:
+    """Return the client of a pipeline's topics; nothing is connected yet."""
     topic = options.topic or f"{cluster_id}_obinlog"
     return KafkaClient(options, topic, f"sluice-{cluster_id}-{topic}")
 
@@ -329,7 +360,7 @@ def sent_through(options: Kafka, cluster_id: int) -> int:
         return 0
     if topic := resume_topic(options, cluster_id):
         return _record(last, topic).checkpoint.commit_ts
-    return _commit_ts_of(options, last, _client(options, cluster_id).address)
+    return _commit_ts_of(options, last, client_of(options, cluster_id).address)
 
 
 def is_unused(options: Kafka, cluster_id: int) -> bool:
@@ -341,7 +372,7 @@ def is_unused(options: Kafka, cluster_id: int) -> bool:
 
 
 def _last_message(options: Kafka, cluster_id: int) -> LastMessage | None:
-    client = _client(options, cluster_id)
+    client = client_of(options, cluster_id)
     topic = resume_topic(options, cluster_id)
     return client.tail(topic, client.transactional_id.encode() if topic else None).last
 
@@ -351,5 +382,5 @@ def is_same_topic(one: Kafka, other: Kafka, cluster_id: int) -> bool:
 
     Raises as `is_unused`.
     """
-    a, b = _client(one, cluster_id), _client(other, cluster_id)
+    a, b = client_of(one, cluster_id), client_of(other, cluster_id)
     return a.topic == b.topic and (one.brokers == other.brokers or a.brokers_id() == b.brokers_id())

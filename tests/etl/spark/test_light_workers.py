@@ -38,6 +38,7 @@ _JOBS = (
     "sluice.etl.history.as_of.worker:Shuffle",
     "sluice.etl.history.snapshots.chunk_writer:WriteChunks",
     "sluice.etl.copy.staged_loads:CopyChunks",
+    "sluice.etl.copy.staged_loads:EncodeChunks",
     "sluice.etl.landing.extract.worker:LandRanges",
     "sluice.etl.history.find.scan:FindInWindows",
     "sluice.etl.apply.prepare_windows:PrepareWindows",

@@ -15,7 +15,7 @@ from sluice.etl.changes.messages import Message
 from tests.etl.changes.messages.recorded_messages import Change, Row, meaning
 from tests.etl.changes.messages.schema_ids import registered_schema
 
-_OPS = {"c": "insert", "u": "update", "d": "delete"}
+_OPS = {"c": "insert", "r": "insert", "u": "update", "d": "delete"}
 _KINDS = {"TEXT": "text", "BLOB": "binary", "TiDBVECTORFloat32": "vector"}
 
 

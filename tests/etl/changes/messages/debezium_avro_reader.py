@@ -10,7 +10,7 @@ from tests.etl.changes.messages.avro_reader import TombstoneReader, record_of
 from tests.etl.changes.messages.debezium_reader import DebeziumReader
 from tests.etl.changes.messages.recorded_messages import Change, Row, meaning
 
-_OPS = {"c": "insert", "u": "update", "d": "delete"}
+_OPS = {"c": "insert", "r": "insert", "u": "update", "d": "delete"}
 _EPOCH = datetime.datetime(1970, 1, 1)
 _KINDS = {
     "Enum": "enum",

@@ -11,7 +11,7 @@ import json
 import struct
 import urllib.parse
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -135,9 +135,13 @@ def snapshot_ts(folder: Path, label: str) -> int:
 
 
 def snapshot_rows(
-    folder: Path, label: str, reader: Reader, relay: RelayLog
+    folder: Path,
+    label: str,
+    reader: Reader,
+    relay: RelayLog,
+    wanted: Callable[[str], bool] = lambda _: True,
 ) -> dict[str, Counter[Any]]:
-    """Return what TiDB showed, in the columns that messages had."""
+    """Return what TiDB showed of the tables `wanted`, in the columns that messages had."""
     kinds, defined = reader.kinds, _defined(relay)
     found = {}
     for path in (folder / "snapshots" / label).glob("*.jsonl*"):
@@ -145,6 +149,8 @@ def snapshot_rows(
         with opener(path, "rt", encoding="utf-8") as lines:
             columns = json.loads(next(lines))["columns"]
             name = urllib.parse.unquote(path.name.removesuffix(".gz").removesuffix(".jsonl"))
+            if not wanted(name):
+                continue
             if name not in kinds:
                 assert next(lines, None) is None, name
                 continue

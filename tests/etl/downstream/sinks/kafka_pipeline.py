@@ -87,3 +87,24 @@ def applied(relay: RelayLog, options: Kafka) -> None:
     last = relay.last()
     assert last is not None
     run_apply(settings, until_ts=last.hi, run_seconds=240, prepare=local_preparer(settings))
+
+
+def identity(message: Message) -> tuple[Any, ...]:
+    """A message without the moment at which it was made."""
+    value = message.value
+    if value is not None and message.key is None:  # Canal-JSON
+        value = json.dumps(json.loads(value) | {"ts": 0}).encode()
+    return message.commit_ts, message.key, message.headers, value
+
+
+def merged(found: dict[tuple[str, int], list[Message]]) -> list[Message]:
+    """All partitions in the order of commits, what is in several of them once."""
+    every = sorted(
+        (message for messages in found.values() for message in messages),
+        key=lambda message: message.commit_ts,
+    )
+    once = {}
+    for number, message in enumerate(every):
+        is_ddl = b'"isDdl":true' in (message.value or b"") or b'"ddl":' in (message.value or b"")
+        once[identity(message) if is_ddl else number] = message
+    return list(once.values())

@@ -33,8 +33,10 @@ from tests.etl.downstream.sinks.kafka_pipeline import (  # noqa: F401 fixtures
     applied,
     broker,
     configured,
+    identity,
     landed,
     markers,
+    merged,
     prefix_of,
     row_topics,
     spread,
@@ -46,27 +48,6 @@ from tests.etl.preparing import local_preparer
 from tests.etl.relay_from_recording import RECORDINGS
 
 pytestmark = needs_broker
-
-
-def identity(message: Message) -> tuple[Any, ...]:
-    """A message without the moment at which it was made."""
-    value = message.value
-    if value is not None and message.key is None:  # Canal-JSON
-        value = json.dumps(json.loads(value) | {"ts": 0}).encode()
-    return message.commit_ts, message.key, message.headers, value
-
-
-def merged(found: dict[tuple[str, int], list[Message]]) -> list[Message]:
-    """All partitions in the order of commits, what is in several of them once."""
-    every = sorted(
-        (message for messages in found.values() for message in messages),
-        key=lambda message: message.commit_ts,
-    )
-    once = {}
-    for number, message in enumerate(every):
-        is_ddl = b'"isDdl":true' in (message.value or b"") or b'"ddl":' in (message.value or b"")
-        once[identity(message) if is_ddl else number] = message
-    return list(once.values())
 
 
 def check_whole(relay: RelayLog, options: Kafka) -> None:
