@@ -4,6 +4,9 @@
 landing and applying, the command line's exit code and Airflow's tasks use it and nothing else.
 `hint` is what people can do.
 
+`CheckResult` is what `sluice doctor`, `capture --check` and `takeover --check` find: an error that
+is listed with the others instead of raised.
+
 This package lies below all others and imports none. Errors of other libraries become ours at the
 edge of the package that talks to them; what the operating system reports may come through as
 OSError, and `ours` translates it.
@@ -12,9 +15,21 @@ OSError, and `ours` translates it.
 from __future__ import annotations
 
 import errno
+from dataclasses import dataclass
 from typing import ClassVar
 
-__all__ = ["DefectError", "MachineError", "RequestError", "Signal", "SluiceError", "ours"]
+__all__ = [
+    "FAIL",
+    "OK",
+    "WARN",
+    "CheckResult",
+    "DefectError",
+    "MachineError",
+    "RequestError",
+    "Signal",
+    "SluiceError",
+    "ours",
+]
 
 
 _SENTENCE_ENDS = (".", "?", "!")
@@ -114,3 +129,21 @@ def ours(error: BaseException) -> SluiceError:
         known = DefectError(f"{type(error).__name__}: {error}")
     known.__cause__ = error
     return known
+
+
+OK, WARN, FAIL = "ok", "warn", "fail"
+"""States of a check. WARN: it works, but something is short or will differ."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckResult:
+    """Hold what one check found.
+
+    `area`: the part that was checked, as "downstream"; `state`: OK, WARN or FAIL; `hint`: what to
+    do, "" if all is well.
+    """
+
+    area: str
+    state: str
+    text: str
+    hint: str = ""

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import click
 
+from sluice.cli._check_results import json_option, print_checks
 from sluice.cli._settings import config_option, settings_of
-from sluice.errors import SluiceError
+from sluice.errors import FAIL, OK, CheckResult, SluiceError, ours
 from sluice.tidb import tso
 
 if TYPE_CHECKING:
     from sluice.etl.settings import Settings
-    from sluice.pump_service.capture.check import CheckResult
 
 
 @click.command("capture")
@@ -25,7 +23,7 @@ if TYPE_CHECKING:
     required=True,
     help="List what speaks for and against it; nothing lasting is changed.",
 )
-@click.option("--json", "as_json", is_flag=True, help="For scripts: one JSON object.")
+@json_option
 @config_option
 @click.pass_context
 def command(ctx: click.Context, *, check_only: bool, as_json: bool, config: str | None) -> int:
@@ -53,21 +51,10 @@ def command(ctx: click.Context, *, check_only: bool, as_json: bool, config: str 
             start_ts, position = _position(settings, pd.cluster_id)
             results.append(position)
         results += check_capture(pd, etcd, tls, start_ts or pd.tso())
-    failures = sum(bool(each.hint) for each in results)
-    if as_json:
-        found = {
-            "start_ts": start_ts,
-            "results": [asdict(each) for each in results],
-        }
-        click.echo(json.dumps(found, indent=1))
-        return 1 if failures else 0
-    for each in results:
-        click.echo(f"{'FAIL' if each.hint else 'ok':<5} {each.text}")
-        if each.hint:
-            click.echo(f"{'hint':<5} {each.hint}")
-    if failures:
-        click.echo(f"{failures} of {len(results)} checks failed")
-    elif has_binlogs:
+    code = print_checks(results, as_json=as_json, start_ts=start_ts)
+    if code or as_json:
+        return code
+    if has_binlogs:
         click.echo("a capture can begin: [capture] without start-ts, beside the pumps with binlogs")
     elif capturing:
         click.echo(f"captured by {', '.join(capturing)}: another pump needs no start-ts")
@@ -75,7 +62,7 @@ def command(ctx: click.Context, *, check_only: bool, as_json: bool, config: str 
         click.echo(f"a capture can begin here: [capture] start-ts = {start_ts}")
     else:
         click.echo("a capture can begin: [capture] without start-ts, then `sluice bootstrap`")
-    return 1 if failures else 0
+    return 0
 
 
 def _position(settings: Settings, cluster_id: int) -> tuple[int, CheckResult]:
@@ -84,17 +71,15 @@ def _position(settings: Settings, cluster_id: int) -> tuple[int, CheckResult]:
     Landing goes on behind its last window; before the first one, behind the checkpoint.
     """
     from sluice.etl.operate import read_checkpoint_in_time
-    from sluice.pump_service.capture.check import CheckResult
 
     try:
         last = settings.open_relay().last()
         if last is not None:
-            return last.hi, CheckResult(f"position: landed through {tso.text(last.hi)}")
+            return last.hi, CheckResult("position", OK, f"landed through {tso.text(last.hi)}")
         checkpoint = read_checkpoint_in_time(settings.target, cluster_id)
     except (SluiceError, OSError) as error:
-        hint = getattr(error, "hint", "") or "see why it can't be read"
-        return 0, CheckResult(f"position: unknown, since it can't be read: {error}", hint)
+        return 0, CheckResult("position", FAIL, f"it can't be read: {error}", ours(error).hint)
     if checkpoint is None:
-        return 0, CheckResult("position: none, so the capture begins at the present")
+        return 0, CheckResult("position", OK, "none, so the capture begins at the present")
     ts = checkpoint.commit_ts
-    return ts, CheckResult(f"position: the downstream's checkpoint at {tso.text(ts)}")
+    return ts, CheckResult("position", OK, f"the downstream's checkpoint at {tso.text(ts)}")

@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 import click
 
-from sluice.cli.doctor import show
-from sluice.errors import RequestError
+from sluice.cli._check_results import print_checks
+from sluice.errors import FAIL, RequestError
 
 _ADDRESS = re.compile(r"(?:([^@\s]+)@)?(\[[0-9A-Fa-f:.]+\]|[^\s:@/]+)(?::([0-9]{1,5}))?")
 
@@ -84,7 +84,7 @@ def command(
     It asks for what the options leave out. Nothing but the file is written. Exit code 1 if a check
     fails: repair it, and `sluice doctor` checks again.
     """
-    from sluice.etl.operate.doctor import FAIL, PARTIES, check_pipeline
+    from sluice.etl.operate.doctor import PARTIES, check_pipeline
     from sluice.etl.settings import load_settings
 
     text = _settings_text(pd_urls, tidb, tidb_password_env, downstream, password_env, relay_url)
@@ -99,15 +99,14 @@ def command(
         raise RequestError(f"'{output}' can't be written: {error}") from error
     click.echo(f"wrote {output}")
     results = check_pipeline(load_settings(str(output)), PARTIES)
-    show(results)
-    failed = any(each.state == FAIL for each in results)
+    code = print_checks(results)
     if any(each.state == FAIL and each.area == "downstream" for each in results):
         click.echo(f"rights: `sluice grants --config {output}` prints what the user needs")
-    if failed:
+    if code:
         click.echo(f"next: repair what failed, then `sluice doctor --config {output}`")
     else:
         click.echo(f"next: `sluice bootstrap --config {output} --from tidb:// --plan`")
-    return 1 if failed else 0
+    return code
 
 
 def _settings_text(

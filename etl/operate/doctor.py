@@ -8,25 +8,22 @@ from __future__ import annotations
 import functools
 import shutil
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
-from sluice.errors import ours
+from sluice.errors import FAIL, OK, WARN, CheckResult, ours
 from sluice.etl.cached_value import SourcePoller
 from sluice.etl.copy.tidb_session import TidbAddress, TidbSession
 from sluice.etl.display_units import format_duration, format_size
 from sluice.etl.downstream import MySQLSession
 from sluice.etl.operate.overview import Overview, overview
-from sluice.etl.operate.takeover_check import OK as RIGHT
-from sluice.etl.operate.takeover_check import tidb_server_findings
+from sluice.etl.operate.takeover_check import check_tidb_servers
 from sluice.etl.settings import Downstream, Settings
 from sluice.etl.spark.session import check_reachable
 from sluice.relay.url import local_folder
 from sluice.tidb import EtcdClient, PDClient, tso
 
-__all__ = ["AREAS", "FAIL", "OK", "PARTIES", "WARN", "CheckResult", "check_pipeline"]
+__all__ = ["AREAS", "PARTIES", "check_pipeline"]
 
-OK, WARN, FAIL = "ok", "warn", "fail"
 AREAS = ("upstream", "tidb", "downstream", "spark", "disk", "replication")
 PARTIES = AREAS[:-1]
 """Those that can be checked before anything runs."""
@@ -35,16 +32,6 @@ _PD_TIMEOUT_S = 5.0
 _MAX_SKEW_MS = 1_000
 _MIN_FREE_RATIO, _MIN_FREE_BYTES = 0.1, 5 * 10**9
 _MAX_VERIFIED_AGE_MS = 7 * 86_400_000
-
-
-@dataclass(frozen=True, slots=True)
-class CheckResult:
-    """One result. `area`: what it is about; `state`: OK, WARN or FAIL; `hint`: a way out."""
-
-    area: str
-    state: str
-    text: str
-    hint: str = ""
 
 
 def check_pipeline(settings: Settings, areas: Collection[str] = AREAS) -> list[CheckResult]:
@@ -93,11 +80,7 @@ def _tidb(settings: Settings) -> Iterator[CheckResult]:
         yield CheckResult("tidb", OK, "changes are captured from TiKV; TiDB needs no binlog")
     else:
         with EtcdClient(upstream.pd_urls, tls=upstream.tls(), timeout_s=_PD_TIMEOUT_S) as etcd:
-            for found in tidb_server_findings(etcd):
-                if found.kind == RIGHT:
-                    yield CheckResult("tidb", OK, found.text)
-                else:
-                    yield CheckResult("tidb", WARN, found.text, "see [binlog] in TiDB's settings")
+            yield from check_tidb_servers(etcd)
     if upstream.sql_host:
         address = TidbAddress.from_settings(upstream)
         TidbSession(address).close()

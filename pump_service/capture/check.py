@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import grpc
 
+from sluice.errors import FAIL, OK, WARN, CheckResult
 from sluice.pump_service.capture.capture import REGIONS_PER_CALL, SPANS
 from sluice.pump_service.capture.streams import METADATA, METHOD
 from sluice.tidb import EtcdClient, EtcdError, tso
@@ -26,14 +26,6 @@ _CONNECT_TIMEOUT_S = 5.0
 _REGION_RETRIES, _REGION_RETRY_S = 10, 0.1
 
 
-@dataclass(frozen=True, slots=True)
-class CheckResult:
-    """Hold one result; `hint` is "" if all is well."""
-
-    text: str
-    hint: str = ""
-
-
 def check_capture(
     pd: PDClient, etcd: EtcdClient, tls: TLS | None, position_ts: int
 ) -> Iterator[CheckResult]:
@@ -46,17 +38,19 @@ def check_capture(
         try:
             yield from check
         except PDError as error:
-            yield CheckResult(f"PD: {error}", "check [upstream] pd-urls and PD's log")
+            yield CheckResult("pd", FAIL, str(error), "check [upstream] pd-urls and PD's log")
         except EtcdError as error:
-            yield CheckResult(f"TiDB servers: {error}", "check [upstream] pd-urls")
+            yield CheckResult("tidb", FAIL, str(error), "check [upstream] pd-urls")
 
 
 def _stores(pd: PDClient, tls: TLS | None) -> Iterator[CheckResult]:
     stores = [store for store in pd.get_stores() if not store.is_tiflash]
     if not stores:
-        yield CheckResult("PD knows no TiKV", "check that [upstream] pd-urls are right")
+        yield CheckResult(
+            "tikv", FAIL, "PD knows no TiKV", "check that [upstream] pd-urls are right"
+        )
     for store in stores:
-        yield _version(f"TiKV {store.address}", store.version)
+        yield _version("tikv", f"TiKV {store.address}", store.version)
     channels = Channels(tls)
     try:
         for store in stores:
@@ -65,13 +59,15 @@ def _stores(pd: PDClient, tls: TLS | None) -> Iterator[CheckResult]:
         channels.close()
 
 
-def _version(name: str, version: str) -> CheckResult:
+def _version(area: str, name: str, version: str) -> CheckResult:
     if parse_version(version) < OLDEST_VERSION:
         return CheckResult(
+            area,
+            FAIL,
             f"{name}: version {version!r} is older than {_OLDEST}, or unknown",
             f"upgrade to {_OLDEST}, and replicate by binlogs until then",
         )
-    return CheckResult(f"{name}: version {version}")
+    return CheckResult(area, OK, f"{name}: version {version}")
 
 
 def _connection(channels: Channels, store: Store, tls: TLS | None) -> CheckResult:
@@ -83,6 +79,8 @@ def _connection(channels: Channels, store: Store, tls: TLS | None) -> CheckResul
     except (grpc.FutureTimeoutError, OSError) as error:
         why = str(error) or f"no connection within {_CONNECT_TIMEOUT_S:.0f} s"
         return CheckResult(
+            "tikv",
+            FAIL,
             f"{name}: can't be reached {way}: {why}",
             "run the check on the pump's host; check the firewall, and [upstream] ssl-ca, ssl-cert"
             " and ssl-key",
@@ -95,20 +93,24 @@ def _connection(channels: Channels, store: Store, tls: TLS | None) -> CheckResul
         found = status(error)
         if found is grpc.StatusCode.UNIMPLEMENTED:
             return CheckResult(
+                "tikv",
+                FAIL,
                 f"{name}: has no multiplexed change data: {describe(error)}",
                 f"upgrade TiKV to {_OLDEST}, and replicate by binlogs until then",
             )
         if found not in (grpc.StatusCode.CANCELLED, grpc.StatusCode.DEADLINE_EXCEEDED):
             return CheckResult(
+                "tikv",
+                FAIL,
                 f"{name}: refuses to stream changes: {describe(error)}",
                 "have TiKV's security.cert-allowed-cn name the certificate of [upstream] ssl-cert",
             )
-    return CheckResult(f"{name}: streams changes {way}")
+    return CheckResult("tikv", OK, f"{name}: streams changes {way}")
 
 
 def _tidb_servers(etcd: EtcdClient) -> Iterator[CheckResult]:
     for address, version in tidb_versions(etcd).items():
-        yield _version(f"TiDB {address}", version)
+        yield _version("tidb", f"TiDB {address}", version)
 
 
 def _history(pd: PDClient, position_ts: int) -> Iterator[CheckResult]:
@@ -119,28 +121,35 @@ def _history(pd: PDClient, position_ts: int) -> Iterator[CheckResult]:
     )
     if safe_point > position_ts:
         yield CheckResult(
-            f"history: TiKV may have dropped versions through {tso.text(safe_point)}, and the"
+            "history",
+            FAIL,
+            f"TiKV may have dropped versions through {tso.text(safe_point)}, and the"
             f" capture would begin at {position}",
             lost,
         )
         return
-    yield CheckResult(f"history: TiKV has all versions behind {position}")
+    yield CheckResult("history", OK, f"TiKV has all versions behind {position}")
     try:
         least = pd.update_service_gc_safe_point(_SERVICE_ID, _SERVICE_TTL_S, position_ts)
         pd.update_service_gc_safe_point(_SERVICE_ID, 0, 0)
     except PDError as error:
         yield CheckResult(
-            f"service safe point: PD sets none: {error}", "check PD's version and log"
+            "history",
+            FAIL,
+            f"PD sets no service safe point: {error}",
+            "check PD's version and log",
         )
         return
     if least > position_ts:
         yield CheckResult(
-            f"service safe point: PD keeps versions behind {tso.text(least)} only, and the capture"
+            "history",
+            FAIL,
+            f"PD keeps versions behind {tso.text(least)} only, and the capture"
             f" would begin at {position}",
             lost,
         )
     else:
-        yield CheckResult(f"service safe point: PD keeps versions behind {position}")
+        yield CheckResult("history", OK, f"PD keeps versions behind {position}")
 
 
 def _regions(pd: PDClient) -> Iterator[CheckResult]:
@@ -153,7 +162,7 @@ def _regions(pd: PDClient) -> Iterator[CheckResult]:
                 failures += 1
                 if failures > _REGION_RETRIES:
                     yield CheckResult(
-                        f"regions: PD knows none at key {at.hex()}", "check PD's regions"
+                        "regions", FAIL, f"PD knows none at key {at.hex()}", "check PD's regions"
                     )
                     return
                 time.sleep(_REGION_RETRY_S)
@@ -163,12 +172,17 @@ def _regions(pd: PDClient) -> Iterator[CheckResult]:
     count, without_leader = len(leads), sum(not leads[each] for each in leads)
     if without_leader:
         yield CheckResult(
-            f"regions: {without_leader:,} of {count:,} have no leader", "check TiKV's stores"
+            "regions",
+            FAIL,
+            f"{without_leader:,} of {count:,} have no leader",
+            "check TiKV's stores",
         )
     elif count > _MANY_REGIONS:
         yield CheckResult(
-            f"regions: {count:,} to subscribe, and one pump was tried with {_MANY_REGIONS:,}",
+            "regions",
+            WARN,
+            f"{count:,} to subscribe, and one pump was tried with {_MANY_REGIONS:,}",
             "make TiKV's regions larger (coprocessor.region-split-size) and let PD merge them",
         )
     else:
-        yield CheckResult(f"regions: {count:,} to subscribe, all with a leader")
+        yield CheckResult("regions", OK, f"{count:,} to subscribe, all with a leader")

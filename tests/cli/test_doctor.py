@@ -13,9 +13,9 @@ import pytest
 from click.testing import CliRunner
 
 from sluice.cli import group, main
+from sluice.errors import FAIL, OK, WARN, CheckResult
 from sluice.etl import operate
-from sluice.etl.operate import doctor
-from sluice.etl.operate.doctor import FAIL, OK, WARN, check_pipeline
+from sluice.etl.operate.doctor import check_pipeline
 from sluice.etl.settings import load_settings
 from sluice.tidb import EtcdClient
 from tests.cli.test_takeover_check import tidb, upstream  # noqa: F401 fixtures
@@ -53,8 +53,8 @@ def test_each_party_is_a_result_and_what_is_wrong_has_a_way_out(
         )
     )
 
-    def found() -> dict[tuple[str, str], list[doctor.CheckResult]]:
-        results: dict[tuple[str, str], list[doctor.CheckResult]] = {}
+    def found() -> dict[tuple[str, str], list[CheckResult]]:
+        results: dict[tuple[str, str], list[CheckResult]] = {}
         for each in check_pipeline(settings):
             results.setdefault((each.area, each.state), []).append(each)
         return results
@@ -101,7 +101,7 @@ def test_what_does_not_answer_is_a_result_and_the_rest_is_checked(
     assert re.search(r"^(ok|warn) +disk ", text, re.MULTILINE)
     with pytest.raises(SystemExit):
         main(["doctor", "--config", file, "--json"])
-    assert {each["state"] for each in json.loads(capsys.readouterr().out)} >= {FAIL}
+    assert {each["state"] for each in json.loads(capsys.readouterr().out)["results"]} >= {FAIL}
 
 
 def test_init_writes_settings_that_load_checks_them_and_names_the_next_command(
