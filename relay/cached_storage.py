@@ -8,8 +8,7 @@ before the folder is listed.
 It is written twice: before the change, as one that begins with CHANGING, under which nothing is
 cached, and after it. If the first write fails, nothing changes. If the second fails, reads cost
 more, and the change is still seen at once. A process that dies in between leaves a token that
-counts as settled after `REFRESH_INTERVAL_S`. A former version, which doesn't write the token, is
-waited for no longer than that.
+counts as settled after `REFRESH_INTERVAL_S`.
 """
 
 from __future__ import annotations

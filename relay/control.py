@@ -8,8 +8,7 @@ They are one small JSON object in the newest of ``control/<number>.json``, next 
 if need be, and waits there. `accepted`: the id of a blocked batch that is applied all the same.
 Every key may be left out.
 
-`sluice.relay.versioned_document` describes how it is changed. A file ``control.json`` of an earlier
-version counts while there is none.
+`sluice.relay.versioned_document` describes how it is changed.
 """
 
 from __future__ import annotations
@@ -18,7 +17,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
-from sluice.relay.errors import RelayCorruptError
 from sluice.relay.json_codec import JsonDocument
 from sluice.relay.storage import Storage
 from sluice.relay.versioned_document import DocumentFormat, VersionedDocument
@@ -26,7 +24,6 @@ from sluice.relay.versioned_document import DocumentFormat, VersionedDocument
 __all__ = ["Control", "ControlFile"]
 
 _FOLDER = "control"
-_LEGACY_FILE = "control.json"
 _MAX_VERSIONS = 64
 _HINT = "correct the file, or remove it for what was asked for before"
 
@@ -51,8 +48,7 @@ class ControlFile:
     """The orders of a relay log, changed by compare-and-set."""
 
     def __init__(self, storage: Storage) -> None:
-        self._storage = storage
-        form = DocumentFormat(Control.to_bytes, Control.from_bytes, self._former, _HINT)
+        form = DocumentFormat(Control.to_bytes, Control.from_bytes, Control, _HINT)
         self._file = VersionedDocument(storage, _FOLDER, form, _MAX_VERSIONS)
 
     def load(self) -> Control:
@@ -71,18 +67,4 @@ class ControlFile:
 
         `change` may be called several times.
         """
-        before = self._file.number()
-        after = self._file.change(change)
-        if not before and self._file.number():
-            self._storage.remove(_LEGACY_FILE)
-        return after
-
-    def _former(self) -> Control:
-        try:
-            return Control.from_bytes(self._storage.read(_LEGACY_FILE))
-        except FileNotFoundError:
-            return Control()
-        except ValueError as error:
-            raise RelayCorruptError(
-                f"{self._storage.url}/{_LEGACY_FILE}: {error}", hint=_HINT
-            ) from None
+        return self._file.change(change)

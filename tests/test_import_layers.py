@@ -242,7 +242,7 @@ RELAY = {
     "cached_storage": {"storage"},
     "checksum_writer": set(),
     "checksummed": {"format_version", "json_cache"},
-    "control": {"errors", "json_codec", "storage", "versioned_document"},
+    "control": {"json_codec", "storage", "versioned_document"},
     "errors": set(),
     "failures": {"format_version", "json_codec", "storage"},
     "format_version": {"errors", "storage"},

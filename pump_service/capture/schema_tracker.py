@@ -81,10 +81,7 @@ class _Definition:
 
 
 class SchemaTracker:
-    """Hold the definitions at one timestamp.
-
-    One thread changes it; `is_system` may be called from any.
-    """
+    """Hold the definitions at one timestamp. Used by one thread."""
 
     def __init__(self, definitions: Iterable[tuple[bytes, bytes]], schema_version: int) -> None:
         """Take in keys and values of DBInfos and TableInfos, the DBInfos first."""
@@ -190,10 +187,6 @@ class SchemaTracker:
     def table(self, table_id: int) -> Table | None:
         """Return a table by its logical id; None without such a table."""
         return self._table(table_id) if table_id in self._tables else None
-
-    def is_system(self, physical_id: int) -> bool:
-        """Return whether the rows of a table or partition are TiDB's own."""
-        return physical_id in self._system or physical_id > MAX_USER_TABLE_ID
 
     def _table(self, table_id: int) -> Table:
         definition = self._tables[table_id]

@@ -24,7 +24,6 @@ from sluice.relay.jobs.progress import (
 )
 from sluice.relay.jobs.spec import JobSpec
 from sluice.relay.jobs.state_log import (
-    DONE,
     FAILED,
     FINAL_STATES,
     PLANNED,
@@ -132,18 +131,8 @@ class JobFiles:
     # Inside
 
     def _first(self) -> StateEntry:
-        """Return the first entry.
-
-        A job of a former version has no others: with a result it is over.
-        """
-        found = self.result()
-        former = found is not None and "state" not in found
-        return StateEntry(
-            DONE if former else PLANNED,
-            self.spec.by,
-            self.spec.made_ms,
-            result=found if former else None,
-        )
+        """Return the entry before the first one that is written."""
+        return StateEntry(PLANNED, self.spec.by, self.spec.made_ms)
 
     def remove(self) -> None:
         """Remove the job's files, the specification last."""

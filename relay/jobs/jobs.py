@@ -26,7 +26,7 @@ from sluice.relay.jobs.errors import JobError, JobOverlapError
 from sluice.relay.jobs.job import Job
 from sluice.relay.jobs.job_files import JobFiles
 from sluice.relay.jobs.open_jobs import OpenJobs, open_register
-from sluice.relay.jobs.spec import JobSpec, WriteScope, abbreviate, parse_spec
+from sluice.relay.jobs.spec import JobSpec, WriteScope, abbreviate
 from sluice.relay.jobs.state_log import (
     FINAL_STATES,
 )
@@ -57,7 +57,7 @@ class Jobs:
         """
         self._storage = storage
         self._pipeline = pipeline
-        self._register = open_register(storage, self._former)
+        self._register = open_register(storage)
 
     @classmethod
     def for_pipeline(cls, relay: PipelineRelay) -> Jobs:
@@ -145,7 +145,7 @@ class Jobs:
         """Return the job with this id, None if there is none."""
         path = f"jobs/{name}/spec.json"
         try:
-            return self._job(parse_spec(name, self._storage.read(path)))
+            return self._job(JobSpec.from_bytes(self._storage.read(path)))
         except FileNotFoundError:
             open_now = {spec.id: spec for spec in self._register.load().open}
             return self._job(open_now[name]) if name in open_now else None
@@ -209,19 +209,6 @@ class Jobs:
                 f" {other.id}`"
             ),
         )
-
-    def _former(self) -> OpenJobs:
-        """Return the one job that a former version may have left unfinished: a bootstrap."""
-        path = "jobs/bootstrap/spec.json"
-        try:
-            spec = parse_spec("bootstrap", self._storage.read(path))
-        except FileNotFoundError:
-            return OpenJobs()
-        except ValueError as error:
-            raise RelayCorruptError(
-                f"{self._storage.url}/{path}: {error}", hint="restore the file from a copy"
-            ) from None
-        return OpenJobs((spec,), {spec.kind: 1})
 
     def _job(self, spec: JobSpec) -> Job:
         return Job(JobFiles(self._storage, spec, self._register))

@@ -10,7 +10,7 @@ removes it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
@@ -51,9 +51,9 @@ class OpenJobs(JsonDocument):
         return kind if number == 1 else f"{kind}-{number}"
 
 
-def open_register(storage: Storage, former: Callable[[], OpenJobs]) -> VersionedDocument[OpenJobs]:
-    """Open the list in a relay log; `former` gives its content before there is one."""
+def open_register(storage: Storage) -> VersionedDocument[OpenJobs]:
+    """Open the list in a relay log."""
     form = DocumentFormat(
-        OpenJobs.to_bytes, OpenJobs.from_bytes, former, "restore the file from a copy"
+        OpenJobs.to_bytes, OpenJobs.from_bytes, OpenJobs, "restore the file from a copy"
     )
     return VersionedDocument(storage, _FOLDER, form, _MAX_VERSIONS)

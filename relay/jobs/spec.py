@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
-from sluice.relay.format_version import parse_json
 from sluice.relay.json_codec import OMIT_DEFAULT, JsonDocument
 
 __all__ = ["JobSpec", "WriteScope", "with_landed_end"]
@@ -80,40 +79,11 @@ class JobSpec(JsonDocument):
             f" {format_ms(self.made_ms)})"
         )
 
-    @classmethod
-    def of_former(cls, name: str, document: Mapping[str, Any]) -> Self:
-        """Parse the file that `sluice bootstrap` wrote before there were other jobs.
-
-        It is {"asked", "token", "begun_ms"}. Raises ValueError.
-        """
-        try:
-            asked, token, made_ms = (
-                document["asked"],
-                str(document["token"]),
-                int(document["begun_ms"]),
-            )
-        except (KeyError, TypeError) as error:
-            raise ValueError(f"no job's specification: {error!r}") from None
-        return cls(name, name, asked, WriteScope(""), "a former version of Sluice", made_ms, token)
-
 
 def with_landed_end(request: Any, relay: Any) -> Any:
     """Return a request with `until` (TSO) set to the end of what is landed now, if it is 0."""
     last = None if request.until else relay.last()
     return request if last is None else replace(request, until=last.hi)
-
-
-def parse_spec(name: str, data: bytes) -> JobSpec:
-    """Parse a job's `spec.json`, of this version or of the one before.
-
-    Raises ValueError.
-    """
-    document = parse_json(data, "what a job was asked for")
-    if not isinstance(document, dict):
-        raise ValueError("a JSON object is expected")
-    return (
-        JobSpec.of_former(name, document) if "begun_ms" in document else JobSpec.from_json(document)
-    )
 
 
 def format_ms(ms: int) -> str:

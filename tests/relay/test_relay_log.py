@@ -195,16 +195,6 @@ def test_control_says_what_operators_ask_for(log, tmp_path):
     assert log.control() == Control()
 
 
-def test_a_control_file_of_an_earlier_version_counts_until_something_is_asked_for(log, tmp_path):
-    (tmp_path / "control.json").write_text('{"land_paused": true}')
-    assert log.control() == Control(land_paused=True)
-    assert log.change_control(lambda control: replace(control, apply_until_ts=7)) == Control(
-        land_paused=True, apply_until_ts=7
-    )
-    assert not (tmp_path / "control.json").exists()
-    assert log.control() == Control(land_paused=True, apply_until_ts=7)
-
-
 @pytest.mark.parametrize("others", [1, 5, 90])
 @pytest.mark.parametrize("before", [0, 3])
 def test_an_order_that_was_given_meanwhile_is_kept_however_late_the_other_one_wakes(
@@ -255,8 +245,9 @@ def test_many_orders_at_a_time_all_count(log):
     ],
 )
 def test_a_control_file_that_makes_no_sense_is_refused_by_name(log, tmp_path, text):
-    (tmp_path / "control.json").write_text(text)
-    with pytest.raises(RelayCorruptError, match=r"control\.json.*remove it"):
+    (tmp_path / "control").mkdir()
+    (tmp_path / "control" / "000000000001.json").write_text(text)
+    with pytest.raises(RelayCorruptError, match=r"control/000000000001\.json.*remove it"):
         log.control()
 
 

@@ -70,12 +70,6 @@ def create_optional(session: MySQLSession, ddl: ScopedDdl) -> list[str]:
     for made in ddl.effect.tables.values():
         if made is None:
             continue
-        if not (made.view or made.sequence):
-            warnings.append(
-                f"left out: {made.full_name}: the relay log was written before it recorded what"
-                " views and sequences are"
-            )
-            continue
         if not session.dialect.has_all_names and is_unnameable(made.name):
             warnings.append(
                 f"left out: {made.full_name}: this server holds no name with characters beyond"

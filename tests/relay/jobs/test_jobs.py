@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import subprocess
 import sys
@@ -477,34 +476,6 @@ def test_a_job_is_at_100_percent_once_it_is_done_and_at_no_other_time(
         assert {table["percent"] for table in shown["tables"].values()} == {100}
         assert (shown["bytes"], shown["bytes_in_all"], shown["rows_in_all"]) == (read, read, None)
         assert shown["tables"]["d.a"]["rows_in_all"] == 9
-
-
-def test_a_bootstrap_of_the_former_version_is_known_and_in_the_way_of_others(
-    storage: LocalStorage, jobs: Jobs
-) -> None:
-    former = {
-        "asked": {"source": {"kind": "dumpling"}},
-        "token": "abc",
-        "begun_ms": 1_795_262_400_000,
-    }
-    storage.create("jobs/bootstrap/spec.json", json.dumps(former).encode())
-    (job,) = jobs.list()
-    assert (job.id, job.spec.token, job.status().state) == ("bootstrap", "abc", PLANNED)
-    with pytest.raises(JobOverlapError, match="asked for by a former version of Sluice"):
-        a_job(jobs, "d.a")
-    with job.run(Runner("a test")) as run:
-        run.end(DONE)
-    assert a_job(jobs, "d.a").id == "backfill"
-
-
-def test_a_bootstrap_that_a_former_version_finished_is_over(
-    storage: LocalStorage, jobs: Jobs
-) -> None:
-    former = {"asked": {}, "token": "abc", "begun_ms": 1_795_262_400_000}
-    storage.create("jobs/bootstrap/spec.json", json.dumps(former).encode())
-    storage.create("jobs/bootstrap/result.json", b'{"ts": 7, "tables": 3}')
-    assert jobs.get("bootstrap").status().entry.result == {"ts": 7, "tables": 3}
-    assert a_job(jobs, kind="bootstrap").id == "bootstrap-2"
 
 
 def test_forgetting_takes_every_file_and_refuses_a_job_that_is_not_over(
