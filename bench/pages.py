@@ -95,7 +95,7 @@ def _archive(archive: Archive) -> None:
         days.setdefault(day_of(segment.lo), []).append(segment)
     follows = None
     for day, segments in days.items():
-        document = CatalogueDay(day).changed(volumes=tuple(segments), follows=follows)
+        document = CatalogueDay(day).changed(segments=tuple(segments), follows=follows)
         archive.catalogue.change(day, partial(_instead, document))
         follows = segments[-1].hi
     for number in range(SNAPSHOTS):

@@ -30,10 +30,10 @@ from sluice.devstack.stack import Stack  # noqa: E402
 
 PICTURES = ROOT / "docs" / "pages"
 SHOWN = (
+    ("jobs", "light"),
     ("overview", "light"),
     ("overview", "dark"),
     ("tables", "light"),
-    ("jobs", "light"),
     ("quality", "dark"),
     ("time", "light"),
 )
@@ -49,6 +49,16 @@ TRAFFIC = {
     "deletes": 0.1,
 }
 WIDE, PHONE = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
+WITH_CHART = WIDE | {"height": 1130}
+"""So high that the overview's chart is whole."""
+_TOO_SMALL = """
+[[expect]]
+expectation = "expect_table_row_count_to_be_between"
+max_value = 100
+severity = "warn"
+why = "an archive of a hundred"
+"""
+"""An expectation that isn't met, so that the page Quality shows one."""
 
 
 def main(minutes: float) -> None:
@@ -76,9 +86,15 @@ def main(minutes: float) -> None:
             _trigger(airflow, "snapshot", {"source": "downstream"})
             _trigger(airflow, "verify", {})
             _trigger(airflow, "quality", {})
-            time.sleep(60 * minutes / 2)
-            _trigger(airflow, "backfill", {"tables": ["shop.*"]})
-            time.sleep(20)
+            time.sleep(60 * minutes / 4)
+            with (Path(site.config).parent / "quality" / "shop.txn.toml").open("a") as suite:
+                suite.write(_TOO_SMALL)
+            _trigger(airflow, "quality", {})
+            time.sleep(60 * minutes / 4)
+            # slow enough to be under way in the picture of the jobs, which is the first
+            slowly = {"tables": ["shop.*"], "mode": "replace", "rows_per_second": 100}
+            _trigger(airflow, "backfill", slowly)
+            time.sleep(40)
             with _chromium() as browser:
                 _pictures(browser, stack.home, airflow_url(site.ports["airflow"]))
 
@@ -99,7 +115,8 @@ def _chromium() -> Iterator[Browser]:
 def _pictures(browser: Browser, home: Path, url: str) -> None:
     password = json.loads(password_file(home).read_text())[USER]
     for tab, scheme in SHOWN:
-        page = _logged_in(browser, url, password, color_scheme=scheme, viewport=WIDE)
+        size = WITH_CHART if tab == "overview" else WIDE
+        page = _logged_in(browser, url, password, color_scheme=scheme, viewport=size)
         page.goto(f"{url}/plugin/sluice/sluice/{tab}")
         page.frame_locator("iframe").locator("main h1").wait_for(timeout=120_000)
         _take(page, f"{tab}-{scheme}")

@@ -121,7 +121,7 @@ class _Bisection:
     ) -> None:
         """Try the changes in the database `downstream`, or only prepare them if it is None."""
         self._relay = relay
-        self._options = replace(options, shape="net", workers=1)
+        self._options = replace(options, write_plan="net", workers=1)
         self._batch = batch
         self._overrides = relay.overrides.list(batch.after_ts, batch.hi)
         self._windows: list[WindowRecord] = []

@@ -11,8 +11,8 @@ from dataclasses import asdict, replace
 
 from sluice.etl.copy.bootstrap_summary import BootstrapSummary, saved_plan
 from sluice.etl.copy.copy_run import CopyJob, CopyProgressCounts, CopyTarget
-from sluice.etl.copy.counted import compare_with_tidb, rows_by_table
 from sluice.etl.copy.plan import CopyPlan
+from sluice.etl.copy.row_counts import compare_with_tidb, rows_by_table
 from sluice.etl.copy.sources import BootstrapSpec
 from sluice.etl.copy.spark_loads import MakeLoads
 from sluice.etl.downstream import Checkpoint

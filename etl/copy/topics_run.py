@@ -19,11 +19,11 @@ import pyarrow as pa
 from sluice.errors import ours
 from sluice.etl.copy.bootstrap_summary import BootstrapSummary, saved_plan
 from sluice.etl.copy.copy_run import CopyProgressCounts
-from sluice.etl.copy.counted import compare_with_tidb
 from sluice.etl.copy.errors import CopyError
 from sluice.etl.copy.plan import CopyPlan, PlannedTable
 from sluice.etl.copy.preconditions import PreconditionMonitor
 from sluice.etl.copy.preflight import relay_problems
+from sluice.etl.copy.row_counts import compare_with_tidb
 from sluice.etl.copy.sources import BootstrapSpec
 from sluice.etl.copy.spark_loads import MakeLoads
 from sluice.etl.copy.worker import schemas_of

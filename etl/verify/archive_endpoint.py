@@ -21,7 +21,7 @@ from sluice.etl.history.retain.status import tables_restorable_at
 from sluice.etl.history.snapshots.consistent_reader import ConsistentReader
 from sluice.etl.history.snapshots.preflight import downstream_table_of
 from sluice.etl.settings import Settings
-from sluice.etl.verify.merged import MergedTable, merged_into, merged_tables
+from sluice.etl.verify.merged_tables import MergedTable, merged_into, merged_tables
 from sluice.etl.verify.row_diff import RowDiff, as_table, diff_rows
 from sluice.relay import SKIP, Override
 from sluice.relay.archive import Archive

@@ -19,7 +19,7 @@ from sluice.etl.history.snapshots.preflight import downstream_table_of
 from sluice.etl.settings import Settings
 from sluice.etl.verify.checksum import SUMMED_KINDS, ServerColumn
 from sluice.etl.verify.endpoint import ComparedTable
-from sluice.etl.verify.merged import (
+from sluice.etl.verify.merged_tables import (
     MergedTable,
     identity_columns,
     merged_into,

@@ -1,4 +1,4 @@
-"""The bounds of the lane."""
+"""Bound what clients can make the fast path hold."""
 
 from __future__ import annotations
 

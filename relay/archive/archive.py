@@ -57,16 +57,16 @@ class Archive(Chain):
 
         def add(day: CatalogueDay) -> CatalogueDay:
             nonlocal begins
-            begins = not day.volumes
+            begins = not day.segments
             if begins:
-                return day.changed(follows=None if last is None else last.hi, volumes=(segment,))
-            self._check_follows(day.volumes[-1], segment)
-            return day.changed(volumes=(*day.volumes, segment))
+                return day.changed(follows=None if last is None else last.hi, segments=(segment,))
+            self._check_follows(day.segments[-1], segment)
+            return day.changed(segments=(*day.segments, segment))
 
         self.catalogue.change(segment.day, add)
         if begins and not self._is_in_place(segment, has_one_before=last is not None):
             self.catalogue.change(
-                segment.day, lambda day: day.changed(volumes=_without_one(day.volumes, segment))
+                segment.day, lambda day: day.changed(segments=_without_one(day.segments, segment))
             )
             raise ArchiveConflictError(
                 f"{self.url}: the segment that begins at {segment.lo} came in between others:"
@@ -97,13 +97,14 @@ class Archive(Chain):
         at = bisect.bisect_left(names, segment.day)
         before = self._first_with_volumes(reversed(names[:at]))
         after = self._first_with_volumes(names[at + 1 :])
-        follows = before.volumes[-1].hi == segment.lo if before is not None else not has_one_before
+        follows = before.segments[-1].hi == segment.lo if before is not None else not has_one_before
         return follows and (
-            after is None or after.volumes[0].lo == self.catalogue.load(segment.day).volumes[-1].hi
+            after is None
+            or after.segments[0].lo == self.catalogue.load(segment.day).segments[-1].hi
         )
 
     def _first_with_volumes(self, names: Iterable[str]) -> CatalogueDay | None:
-        return next((day for day in map(self.catalogue.load, names) if day.volumes), None)
+        return next((day for day in map(self.catalogue.load, names) if day.segments), None)
 
     def begin_compaction(self, day: str, token: str) -> CatalogueDay:
         """Let `replace` take segments of that day only with this token, and return the day.
@@ -135,14 +136,14 @@ class Archive(Chain):
         )
 
         def swap(day: CatalogueDay) -> CatalogueDay:
-            at = day.volumes.index(old[0]) if old[0] in day.volumes else len(day.volumes)
-            if day.compacting != new.token or day.volumes[at : at + len(old)] != tuple(old):
+            at = day.segments.index(old[0]) if old[0] in day.segments else len(day.segments)
+            if day.compacting != new.token or day.segments[at : at + len(old)] != tuple(old):
                 raise ArchiveConflictError(
                     f"{self.url}: another process has changed {path_of(day.day)} while ({new.lo},"
                     f" {new.hi}] was compacted"
                 )
             return day.changed(
-                volumes=(*day.volumes[:at], new, *day.volumes[at + len(old) :]),
+                segments=(*day.segments[:at], new, *day.segments[at + len(old) :]),
                 old=(*day.old, *gone),
             )
 
@@ -159,12 +160,12 @@ class Archive(Chain):
         for name in self.catalogue.days():
             day = self.catalogue.load(name)
             gone = tuple(
-                segment for segment in day.volumes if segment.hi <= before_ts and segment != last
+                segment for segment in day.segments if segment.hi <= before_ts and segment != last
             )
             if gone:
                 self.catalogue.change(name, lambda found, gone=gone: _without(found, gone))  # type: ignore[misc]
                 removed += gone
-            if len(gone) < len(day.volumes):
+            if len(gone) < len(day.segments):
                 self.catalogue.change(
                     name,
                     lambda found: found if found.follows is None else found.changed(follows=None),
@@ -210,7 +211,7 @@ class Archive(Chain):
                     old=tuple(file for file in found.old if file not in gone)
                 ),
             )
-        if not day.volumes and not day.old:
+        if not day.segments and not day.old:
             self.catalogue.forget(name)
         return len(gone)
 
@@ -227,7 +228,7 @@ def _without(day: CatalogueDay, gone: tuple[ArchiveSegment, ...]) -> CatalogueDa
         ReplacedFile(file.path, file.bytes, 0) for segment in gone for file in segment.files
     )
     return day.changed(
-        volumes=tuple(segment for segment in day.volumes if segment not in gone),
+        segments=tuple(segment for segment in day.segments if segment not in gone),
         old=(*day.old, *old),
     )
 

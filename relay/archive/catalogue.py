@@ -7,7 +7,7 @@ document is a sealed JSON object (`sluice.relay.checksummed`):
     {"format": 1, "day", "token": of this change,
      "follows": where the segment before the day's first one ends (TSO),
                 null if the archive begins here,
-     "volumes": [ArchiveSegment, …]     ascending, each beginning where the one before ends
+     "segments": [ArchiveSegment, …]     ascending, each beginning where the one before ends
      "compacting": token of the process that may replace segments by merged ones, "" for none
      "old": [{"path", "bytes", "since_ms"}, …]     files of no segment, until they are removed}
 
@@ -60,7 +60,7 @@ class CatalogueDay(JsonDocument):
     day: str
     token: str = ""
     follows: int | None = None
-    volumes: tuple[ArchiveSegment, ...] = ()
+    segments: tuple[ArchiveSegment, ...] = ()
     compacting: str = ""
     old: tuple[ReplacedFile, ...] = ()
 
@@ -76,7 +76,7 @@ class CatalogueDay(JsonDocument):
     def from_bytes(cls, data: bytes) -> CatalogueDay:
         """Parse what `to_bytes` wrote. Strict: raises ValueError."""
         found = cls.from_json(decode_checksummed(data, _FORMAT))
-        for before, segment in itertools.pairwise(found.volumes):
+        for before, segment in itertools.pairwise(found.segments):
             if before.hi != segment.lo:
                 raise ValueError(
                     f"a segment ends at {before.hi}, and the next one begins at {segment.lo}"
@@ -149,8 +149,8 @@ class CachedCatalogue(Catalogue):
     def load(self, day: str) -> CatalogueDay:
         if day not in self._cached:
             found = super().load(day)
-            segments = tuple(replace(segment, lake=()) for segment in found.volumes)
-            self._cached[day] = replace(found, volumes=segments, old=())
+            segments = tuple(replace(segment, lake=()) for segment in found.segments)
+            self._cached[day] = replace(found, segments=segments, old=())
         return self._cached[day]
 
     def refresh(self) -> None:

@@ -37,14 +37,14 @@ class Chain:
 
     def first(self) -> ArchiveSegment | None:
         """Return the oldest segment, None if there is none. Raises RelayCorruptError."""
-        return next((day.volumes[0] for day in self._days(0)), None)
+        return next((day.segments[0] for day in self._days(0)), None)
 
     def last(self) -> ArchiveSegment | None:
         """Return the newest segment, None if there is none. Raises RelayCorruptError."""
         for name in reversed(self.catalogue.days()):
             day = self.catalogue.load(name)
-            if day.volumes:
-                return day.volumes[-1]
+            if day.segments:
+                return day.segments[-1]
         return None
 
     def segments(
@@ -84,7 +84,7 @@ class Chain:
         """Yield the segments with hi > ts, in order. Raises RelayGapError, RelayCorruptError."""
         before: ArchiveSegment | None = None
         for day in self._days(ts):
-            for segment in day.volumes:
+            for segment in day.segments:
                 if before is not None and before.hi != segment.lo:
                     raise self._gap(before, segment)
                 before = segment
@@ -99,7 +99,7 @@ class Chain:
         later: ArchiveSegment | None = None
         names = self.catalogue.days()
         for name in reversed(names[: bisect.bisect_right(names, day_of(ts))]):
-            for segment in reversed(self.catalogue.load(name).volumes):
+            for segment in reversed(self.catalogue.load(name).segments):
                 if later is not None and segment.hi != later.lo:
                     raise self._gap(segment, later)
                 later = segment
@@ -116,7 +116,7 @@ class Chain:
         if day is None or day.follows is None:
             return ""
         return (
-            f"{self.url}/{path_of(day.day)}: the archive begins at {day.volumes[0].lo}, behind a"
+            f"{self.url}/{path_of(day.day)}: the archive begins at {day.segments[0].lo}, behind a"
             f" segment that ended at {day.follows}, and the days before are missing; restore their"
             " documents from a copy, or go on without the moments in them"
         )
@@ -126,13 +126,13 @@ class Chain:
         names = self.catalogue.days()
         at = max(bisect.bisect_right(names, day_of(ts)) - 1, 0)
         held = [self.catalogue.load(name) for name in names[at : at + 1]]
-        while at > 0 and not (held[0].volumes and held[0].volumes[0].lo <= ts):
+        while at > 0 and not (held[0].segments and held[0].segments[0].lo <= ts):
             at -= 1
             held.insert(0, self.catalogue.load(names[at]))
-        yield from (day for day in held if day.volumes)
+        yield from (day for day in held if day.segments)
         for name in names[at + len(held) :]:
             day = self.catalogue.load(name)
-            if day.volumes:
+            if day.segments:
                 yield day
 
     def _gap(self, before: ArchiveSegment, segment: ArchiveSegment) -> RelayGapError:

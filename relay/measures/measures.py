@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import reduce
 
 from sluice.relay.log import RelayLog
-from sluice.relay.measures.counted import CounterDocument, Durations, TableCount, TableCounters
+from sluice.relay.measures.counters import CounterDocument, Durations, TableCount, TableCounters
 from sluice.relay.measures.points import DAY, HOUR, WEEK, LagPoint, LagSeries, merge_series
 from sluice.relay.versioned_document import DocumentFormat, VersionedDocument
 

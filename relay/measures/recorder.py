@@ -12,7 +12,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from sluice.relay.measures.counted import HOUR_MS, CounterDocument, Durations, TableCount
+from sluice.relay.measures.counters import HOUR_MS, CounterDocument, Durations, TableCount
 from sluice.relay.measures.measures import CounterStore
 from sluice.relay.measures.points import LagStep
 from sluice.tidb import tso

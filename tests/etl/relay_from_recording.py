@@ -22,7 +22,7 @@ from sluice.etl.landing._second_writes import DuplicateWrites
 from sluice.etl.landing._window_rows import WindowRows
 from sluice.etl.landing.definitions_used import DefinitionResolver, ReadVersions
 from sluice.etl.landing.extract import RowExtractor
-from sluice.etl.landing.extract.captured import is_captured
+from sluice.etl.landing.extract.captured_parts import is_captured
 from sluice.etl.landing.schema import LandingSchema
 from sluice.etl.landing.schema_rebuild import SchemaRebuilder, late_jobs
 from sluice.etl.landing.upstream_schema import PendingVersion

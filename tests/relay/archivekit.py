@@ -15,7 +15,7 @@ def archive_all(
     sizes: Sequence[int] = (1000,),
     limits: MergeLimits | None = None,
 ) -> None:
-    """Put the windows that are landed behind the archive's end into volumes of so many windows
+    """Put the windows that are landed behind the archive's end into segments of so many windows
     each, over and over.
     """
     last = archive.last()
@@ -30,11 +30,13 @@ def archive_all(
         at, n = at + size, n + 1
 
 
-def merge_volumes(archive: Archive, day: str, first: int, count: int, token: str) -> ArchiveSegment:
-    """Compact `count` volumes of a day, from the one with that number on."""
-    old = archive.begin_compaction(day, token).volumes[first : first + count]
+def merge_segments(
+    archive: Archive, day: str, first: int, count: int, token: str
+) -> ArchiveSegment:
+    """Compact `count` segments of a day, from the one with that number on."""
+    old = archive.begin_compaction(day, token).segments[first : first + count]
     windows = list(archive.log.windows(old[0].lo, old[-1].hi))
     written = write_log(archive.storage, archive.storage, windows, token)
-    merged = written.segment(binlog_bytes=sum(volume.binlog_bytes for volume in old))
+    merged = written.segment(binlog_bytes=sum(segment.binlog_bytes for segment in old))
     archive.replace(old, merged)
     return merged

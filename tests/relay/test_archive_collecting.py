@@ -1,4 +1,4 @@
-"""Files that volumes no longer have: how long they stay, whoever removes them."""
+"""Files that segments no longer have: how long they stay, whoever removes them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sluice.relay import RelayLog
 from sluice.relay.archive import Archive, Pin, Pins, remove_unreferenced
 from sluice.relay.archive import archive as module
 from sluice.tidb import tso
-from tests.relay.archivekit import archive_all, merge_volumes
+from tests.relay.archivekit import archive_all, merge_segments
 from tests.relay.relaykit import BASE, HOUR, land
 
 BASE_MS = tso.physical_ms(BASE)
@@ -38,7 +38,7 @@ class Site:
         archive_all(self.relay, self.archive)
 
     def compact(self) -> None:
-        merge_volumes(self.archive, "2026-11-21", 0, 4, "merged")
+        merge_segments(self.archive, "2026-11-21", 0, 4, "merged")
 
     def collect(self) -> int:
         return remove_unreferenced(self.archive, lambda job: job in self.over)

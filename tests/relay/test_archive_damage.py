@@ -23,7 +23,7 @@ STEPS = {"log": 7, "index": 2, "day": 5}
 
 @pytest.fixture
 def archive(tmp_path):
-    """Three volumes on three days, two windows each."""
+    """Three segments on three days, two windows each."""
     relay = RelayLog.open(f"{tmp_path.as_uri()}/relay")
     for i in range(6):
         lo = BASE + i * (DAY // 2)
@@ -51,9 +51,11 @@ def spoiled(path: Path, archive: Archive, data: bytes, expected: pa.Table) -> st
 
 def a_file(archive: Archive, kind: str) -> Path:
     root = Path(archive.url.removeprefix("file://"))
-    volume = list(archive.segments())[1]
-    days = sorted((root / "days" / volume.day).iterdir())
-    return {"log": root / volume.log.path, "index": root / volume.index.path, "day": days[-1]}[kind]
+    segment = list(archive.segments())[1]
+    days = sorted((root / "days" / segment.day).iterdir())
+    return {"log": root / segment.log.path, "index": root / segment.index.path, "day": days[-1]}[
+        kind
+    ]
 
 
 @pytest.mark.parametrize("kind", ["log", "index", "day"])
@@ -121,14 +123,15 @@ def test_a_day_whose_documents_are_gone_is_a_hole_that_is_named(archive):
 
 
 def test_that_the_first_day_is_gone_is_told_unless_it_was_removed_as_it_should_be(archive):
-    volumes = list(archive.segments())
+    segments = list(archive.segments())
     assert archive.missing_before() == ""
-    archive.remove(volumes[0].hi)
+    archive.remove(segments[0].hi)
     archive.sweep(0)
-    assert (archive.first(), archive.missing_before()) == (volumes[1], "")
-    shutil.rmtree(Path(archive.url.removeprefix("file://")) / "days" / volumes[1].day)
+    assert (archive.first(), archive.missing_before()) == (segments[1], "")
+    shutil.rmtree(Path(archive.url.removeprefix("file://")) / "days" / segments[1].day)
     assert (
-        f"days/{volumes[2].day}: the archive begins at {volumes[2].lo}" in archive.missing_before()
+        f"days/{segments[2].day}: the archive begins at {segments[2].lo}"
+        in archive.missing_before()
     )
 
 

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from archivekit import archive_all, merge_volumes
+from archivekit import archive_all, merge_segments
 from relaykit import BASE, HOUR, land
 
 from sluice.relay import SKIP, Override, Overrides, RelayCorruptError, RelayLog
@@ -19,7 +19,7 @@ FOLDERS = [str(Path(__file__).parent), str(Path.cwd())]
 WORKER = """
 import random, secrets, sys
 sys.path[:0] = sys.argv[4:]
-from archivekit import merge_volumes
+from archivekit import merge_segments
 from sluice.relay import RelayLog
 from sluice.relay.archive import Archive, ArchiveConflictError, write_log
 
@@ -32,8 +32,8 @@ while (last := archive.last()) is None or last.hi < end:
         if sys.argv[2] == "archive":
             windows = list(relay.windows(last.hi if last else 0))[: rng.randint(1, 4)]
             archive.append(write_log(relay.storage, archive.storage, windows, token).segment())
-        elif last is not None and (many := len(archive.catalogue.load(last.day).volumes)) > 1:
-            merge_volumes(archive, last.day, rng.randrange(many - 1), 2, token)
+        elif last is not None and (many := len(archive.catalogue.load(last.day).segments)) > 1:
+            merge_segments(archive, last.day, rng.randrange(many - 1), 2, token)
     except ArchiveConflictError:
         conflicts += 1
 print(conflicts)
@@ -48,8 +48,8 @@ def filled(tmp_path: Path, windows: int) -> RelayLog:
 
 
 def is_whole(relay: RelayLog, archive: Archive) -> bool:
-    volumes = list(archive.segments())
-    assert all(before.hi == after.lo for before, after in itertools.pairwise(volumes))
+    segments = list(archive.segments())
+    assert all(before.hi == after.lo for before, after in itertools.pairwise(segments))
     return archive.log.read(archive.log.windows(0)).equals(relay.read(relay.windows(0)))
 
 
@@ -117,7 +117,7 @@ def test_who_stood_still_until_the_end_that_he_saw_was_removed_appends_nothing(
     monkeypatch.setattr(slow.catalogue, "change", stand_still)
     with pytest.raises(ArchiveConflictError, match="came in between others"):
         slow.append(write_log(relay.storage, archive.storage, windows[1:2], "slow").segment())
-    assert [volume.lo for volume in archive.segments()] == [BASE + 4 * day]
+    assert [segment.lo for segment in archive.segments()] == [BASE + 4 * day]
 
 
 def test_of_two_who_begin_an_archive_on_different_days_one_gives_way(tmp_path, monkeypatch):
@@ -149,7 +149,7 @@ def test_a_compaction_that_another_one_overtook_is_refused(tmp_path):
     archive.begin_compaction(old[0].day, "slow")
     windows = list(archive.log.windows(old[0].lo, old[1].hi))
     slow = write_log(archive.storage, archive.storage, windows, "slow").segment()
-    merge_volumes(archive, old[0].day, 1, 2, "fast")
+    merge_segments(archive, old[0].day, 1, 2, "fast")
     with pytest.raises(ArchiveConflictError, match="has changed days/"):
         archive.replace(old[:2], slow)
     with pytest.raises(ValueError, match="doesn't cover the range"):
@@ -167,7 +167,7 @@ def test_who_reads_goes_on_through_a_compaction_and_finds_his_place_when_the_old
     reader = archive.log
     windows = reader.windows(0)
     seen = [next(windows)]
-    merge_volumes(archive, archive.first().day, 0, 4, "merged")
+    merge_segments(archive, archive.first().day, 0, 4, "merged")
     seen += windows
     assert len(seen) == 4
     assert reader.read(seen).equals(expected)
@@ -191,18 +191,18 @@ def test_removing_takes_whole_volumes_from_the_oldest_on_and_never_the_newest(tm
         land(relay, BASE + i * day // 2, BASE + (i + 1) * day // 2, BASE + i * day // 2 + 3)
     archive = Archive.open(f"{tmp_path.as_uri()}/archive")
     archive_all(relay, archive, [1])
-    volumes = list(archive.segments())
-    assert archive.remove(volumes[2].hi - 1) == volumes[:2]
-    assert list(archive.segments()) == volumes[2:]
+    segments = list(archive.segments())
+    assert archive.remove(segments[2].hi - 1) == segments[:2]
+    assert list(archive.segments()) == segments[2:]
     archive.sweep(0)
     days = [f"log/{day}" for day in archive.storage.names("log")]
     left = {f"{day}/{name}" for day in days for name in archive.storage.names(day)}
-    assert left == {file.path for volume in volumes[2:] for file in volume.files}
-    assert archive.remove(1 << 62) == volumes[2:-1]
+    assert left == {file.path for segment in segments[2:] for file in segment.files}
+    assert archive.remove(1 << 62) == segments[2:-1]
     archive.sweep(0)
-    assert list(archive.segments()) == volumes[-1:]
-    assert archive.catalogue.days() == [volumes[-1].day]
-    assert archive.log.find(0).lo == volumes[-1].lo
+    assert list(archive.segments()) == segments[-1:]
+    assert archive.catalogue.days() == [segments[-1].day]
+    assert archive.log.find(0).lo == segments[-1].lo
 
 
 FULL = """
@@ -245,7 +245,7 @@ def test_an_archive_in_an_object_store_is_appended_to_read_and_compacted(tmp_pat
     archive = Archive.open(s3_server.url("archive"))
     archive_all(relay, archive, [2])
     assert is_whole(relay, archive)
-    merge_volumes(archive, archive.first().day, 0, 3, "merged")
+    merge_segments(archive, archive.first().day, 0, 3, "merged")
     assert archive.sweep(0) == 6
     assert is_whole(relay, archive)
     assert archive.log.find(BASE + 25).hi == relay.last().hi

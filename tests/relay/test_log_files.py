@@ -99,9 +99,9 @@ def test_the_archive_gives_back_every_change_in_order_whole_and_by_table(
     assert [(w.lo, w.hi, w.ddls) for w in some.windows(BASE)] == [
         (w.lo, w.hi, w.ddls) for w in log.windows(BASE)
     ]
-    for volume in archive.segments():
-        assert ArchiveSegment.from_json(volume.to_json()) == volume
-    assert sum(volume.changes for volume in archive.segments()) == expected.num_rows
+    for segment in archive.segments():
+        assert ArchiveSegment.from_json(segment.to_json()) == segment
+    assert sum(segment.changes for segment in archive.segments()) == expected.num_rows
 
 
 def test_who_asks_for_one_large_table_reads_no_row_group_of_another(tmp_path):

@@ -28,7 +28,7 @@ from sluice.relay.measures import (
     TableCount,
     source_of,
 )
-from sluice.relay.measures.counted import MAX_TABLES, OTHER_TABLES, TableCounters
+from sluice.relay.measures.counters import MAX_TABLES, OTHER_TABLES, TableCounters
 from sluice.relay.measures.points import DAY, LagStep, append_step, merge_series
 from sluice.tidb import tso
 

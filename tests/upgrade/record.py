@@ -8,7 +8,7 @@ as that one isn't released. A release with another format records one of its own
 
     relay/        three windows, applied through the first one; orders, an override, a job,
                   an aligned chunk
-    archive/      the same windows in a volume, a snapshot
+    archive/      the same windows in a segment, a snapshot
     pump/         a pump's data directory: transactions, a rollback, a fake binlog, a Prewrite
                   without verdict
     expected.json what is to be read of it

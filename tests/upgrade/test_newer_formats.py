@@ -60,7 +60,7 @@ def newer_index(path: Path) -> None:
     (day,) = path.parents[2].glob("days/*/*.json")
     document = json.loads(day.read_text())
     del document["crc32c"]
-    index = document["volumes"][0]["index"]
+    index = document["segments"][0]["index"]
     index |= {"bytes": len(packed), "crc32c": google_crc32c.value(packed)}
     day.write_bytes(encode_checksummed(document))
 
@@ -112,7 +112,7 @@ DOCUMENTS: dict[str, tuple[str, Callable[[Path], None], Callable[[Path], object]
         lambda f: Jobs(relay_of(f).storage).get("backfill").plan(),
     ),
     "catalogue": ("archive/days/*/*.json", newer_sealed, lambda f: archive_of(f).last()),
-    "index of a volume": (
+    "index of a segment": (
         "archive/log/*/*.windows",
         newer_index,
         lambda f: archive_of(f).log.last(),

@@ -43,7 +43,7 @@ class ChangeSetBuilder:
         self._schemas = schemas
         # In safe mode, and for an in-flight batch that is written again, one session writes all,
         # whatever the sink has.
-        self._planner = planner_for("net" if safe or replayed else options.shape)
+        self._planner = planner_for("net" if safe or replayed else options.write_plan)
         # Elsewhere a commit step isn't all that ends a transaction.
         self._cut_tables = batch.cut_tables if self._planner is planner_for("net") else None
         self._safe = safe
@@ -132,7 +132,7 @@ class ChangeSetBuilder:
         return with_surviving_rows(ddl, changes_kept.loads())
 
     def flush(self, commit_ts: int, *, barrier: int = 1) -> Iterator[Step]:
-        """Yield the shape's steps of what was added, then a commit; nothing without changes.
+        """Yield the planner's steps of what was added, then a commit; nothing without changes.
 
         `barrier`: how far behind it the next segment begins.
         """

@@ -24,7 +24,7 @@ Parts = tuple[Part, ...]
 class PrepareOptions:
     """Settings for every window of a run. They travel to Spark's workers: no secrets."""
 
-    shape: str = "net"
+    write_plan: str = "net"
     """The write planner of the sink, see `sluice.etl.changes.write_plans`."""
     workers: int = 1
     """Sessions that write in parallel, for the planner `groups`."""

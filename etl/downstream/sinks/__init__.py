@@ -73,13 +73,13 @@ def write_plan_of_sink(target: Target, mode: str) -> str:
         case File():
             from sluice.etl.downstream.sinks.file import FileSink
 
-            return FileSink.shape
+            return FileSink.write_plan
         case Kafka():
             from sluice.etl.downstream.sinks.kafka import write_plan_of_topic
 
             return write_plan_of_topic(target)
         case Downstream():
-            return _database_kind(mode).shape
+            return _database_kind(mode).write_plan
 
 
 def _database_kind(mode: str) -> "type[MySQLSink]":

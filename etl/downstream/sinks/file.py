@@ -46,7 +46,7 @@ _MAINTENANCE_INTERVAL_S = 3600.0
 class FileSink(BinlogSink):
     """A folder of binlog files on a local disk, written by one process at a time."""
 
-    shape = "file_binlog"
+    write_plan = "file_binlog"
 
     def __init__(self, options: File, cluster_id: int, job: str = "") -> None:
         """Create the file sink; `job`: which job writes there, "" for a pipeline."""

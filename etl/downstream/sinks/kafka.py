@@ -41,7 +41,7 @@ class KafkaSink(BinlogSink):
     def __init__(self, options: Kafka, cluster_id: int, job: str = "") -> None:
         """Create the Kafka sink; `job`: which job writes there, "" for a pipeline."""
         super().__init__(savepoint_file(options, cluster_id, job))
-        self.shape = write_plan_of_topic(options)
+        self.write_plan = write_plan_of_topic(options)
         self._options = options
         self._encoder = None if options.format == BINLOG else encoder_for(options.message_format)
         self._registry = SchemaRegistry(options) if options.registry_url else None

@@ -81,7 +81,7 @@ class MySQLSink:
     What lies between two commit steps is one transaction.
     """
 
-    shape = "net"
+    write_plan = "net"
 
     def __init__(
         self,

@@ -202,7 +202,7 @@ class ParallelMySQLSink(MySQLSink):
     It is complete and consistent at its checkpoint.
     """
 
-    shape = "groups"
+    write_plan = "groups"
 
     def __init__(self, downstream: Downstream, origin: ChangeOrigin, cluster_id: int) -> None:
         session = MySQLSession(downstream)

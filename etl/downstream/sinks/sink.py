@@ -148,7 +148,7 @@ class Sink(Protocol):
     After any error the caller calls `recover`, and continues from the checkpoint that it returns.
     """
 
-    shape: str
+    write_plan: str
     """The write planner or encoder whose steps `run` takes (`sluice.etl.changes.planning`)."""
 
     @property

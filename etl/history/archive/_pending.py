@@ -108,12 +108,12 @@ def remove_abandoned(
     for attempt in attempts.list() if last is not None else ():
         assert last is not None
         day = archive.catalogue.load(day_of(attempt.lo))
-        if any(segment.token == attempt.token for segment in day.volumes):
+        if any(segment.token == attempt.token for segment in day.segments):
             removed += _remove_superseded(archive.storage, day)
             attempts.over(attempt.token)
         elif day.compacting != attempt.token if attempt.compacts else attempt.lo < last.hi:
             late.append(attempt)
-            known.update(file.path for segment in day.volumes for file in segment.files)
+            known.update(file.path for segment in day.segments for file in segment.files)
             known.update(file.path for file in day.old)
     if not late or stop():
         return removed

@@ -125,7 +125,7 @@ class _CompactionRun:
         last = self._archive.last()
         for name in self._archive.catalogue.days():
             day = self._archive.catalogue.load(name)
-            found = compaction_groups(day.volumes, is_over=last is not None and last.day > name)
+            found = compaction_groups(day.segments, is_over=last is not None and last.day > name)
             for group in found:
                 if self._stop():
                     return False

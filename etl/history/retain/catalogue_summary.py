@@ -11,8 +11,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, Self
 
-from cattrs import override
-
 from sluice.etl.changes.formats.table_fallbacks import columns_lacking_in_snapshot
 from sluice.etl.history.retain.table_events import ReadStart, TableEvent
 from sluice.relay.archive import ArchiveSegment, ArchiveSnapshot
@@ -65,7 +63,6 @@ class DaySummary(JsonDocument):
     """
 
     JSON_COMPLETE: ClassVar = True
-    JSON_FIELDS: ClassVar = {"segments": override(rename="volumes")}
 
     day: str
     follows: int | None
@@ -76,8 +73,8 @@ class DaySummary(JsonDocument):
     @classmethod
     def from_day(cls, day: CatalogueDay) -> Self:
         """Summarize a day of the catalogue."""
-        segments = tuple(map(SegmentSummary.from_segment, day.volumes))
-        return cls(day.day, day.follows, segments, changes_of(day.volumes))
+        segments = tuple(map(SegmentSummary.from_segment, day.segments))
+        return cls(day.day, day.follows, segments, changes_of(day.segments))
 
 
 def changes_of(segments: Iterable[ArchiveSegment]) -> dict[int, int]:

@@ -191,7 +191,7 @@ def _changes(archive: Archive, day: DaySummary, after: int) -> Mapping[int, int]
     if day.segments[0].lo >= after:
         return day.changes
     return changes_of(
-        segment for segment in archive.catalogue.load(day.day).volumes if segment.lo >= after
+        segment for segment in archive.catalogue.load(day.day).segments if segment.lo >= after
     )
 
 
@@ -201,7 +201,7 @@ def _names(archive: Archive, where: Mapping[int, str]) -> dict[int, str]:
     log = archive.log
     for day in sorted(set(where.values()), reverse=True):
         left = {table_id for table_id, last in where.items() if last == day}
-        for segment in reversed(archive.catalogue.load(day).volumes):
+        for segment in reversed(archive.catalogue.load(day).segments):
             if left & segment.tables.keys():
                 for window in log.windows(segment.lo, segment.hi):
                     for table_id in [i for i in left if window.tables.get(str(i))]:

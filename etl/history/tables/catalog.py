@@ -118,7 +118,7 @@ def read_table_catalog(settings: Settings, replica: DownstreamTables) -> TableCa
         "measures", CounterStore(relay, downstream_name(settings.target)).tables, errors
     )
     verified = _answer_or_note("verified", Verifications(relay).last, errors)
-    # records of older versions name none where a name holds several dots
+    # OTHER_TABLES of the counters names none
     names = sorted(filter(names_table, {*counts, *verified}))
     found = [
         _table_info(settings, name, replica, counts.get(name), verified.get(name)) for name in names

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from sluice.etl.landing.extract.captured import PartJoiner, is_captured
+from sluice.etl.landing.extract.captured_parts import PartJoiner, is_captured
 from sluice.etl.landing.extract.copies import Keys, copies_differ, encode_keys, keys_of
 from sluice.etl.landing.extract.row_extractor import BinlogDecodeError, RowExtractor
 from sluice.etl.landing.extract.shares import in_order, join_shares

@@ -29,7 +29,7 @@ _MAX_BATCH_CHANGES = 100_000
 _MAX_BYTES = 1 << 30
 
 PrepareLatest = Callable[[BatchPayload], Iterator[pa.RecordBatch]]
-"""Windows to steps of the shape SHAPE under the upstream's names, no routes."""
+"""Windows to steps of WRITE_PLAN under the upstream's names, no routes."""
 
 
 class ChangedKeys:

@@ -27,7 +27,7 @@ from sluice.relay.archive import Archive, sync_overrides
 from sluice.relay.archive.window_merging import MergeLimits
 from tests.etl.partition_history import PartitionHistory
 from tests.etl.relay_from_recording import RECORDINGS, land
-from tests.relay.archivekit import archive_all, merge_volumes
+from tests.relay.archivekit import archive_all, merge_segments
 
 _ALL = AdaptiveLimits(Apply(max_rows=2**60, max_bytes=2**60))
 HYPOTHESIS = settings(
@@ -52,7 +52,7 @@ def steps(
     left_out = (
         {"timings_ms"} if windows.find(until_ts) is None else {"timings_ms", "schema_version"}
     )
-    options = PrepareOptions(shape=shape)
+    options = PrepareOptions(write_plan=shape)
 
     def prepared(batch: BatchPayload) -> Any:
         return prepare(
@@ -118,8 +118,8 @@ def test_preparing_archived_windows_is_preparing_the_landed_ones_through_partiti
         expected = steps(relay, after, until, shape)
         assert steps(archive.log, after, until, shape) == expected
         day = archive.first().day
-        many = len(archive.catalogue.load(day).volumes)
-        merge_volumes(archive, day, 0, data.draw(st.integers(1, many)), "merged")
+        many = len(archive.catalogue.load(day).segments)
+        merge_segments(archive, day, 0, data.draw(st.integers(1, many)), "merged")
         assert steps(archive.log, after, until, shape) == expected
 
 

@@ -124,13 +124,13 @@ class World:
         days = [
             day
             for day in self.archive.catalogue.days()
-            if len(self.archive.catalogue.load(day).volumes) > 1
+            if len(self.archive.catalogue.load(day).segments) > 1
         ]
         if not days:
             return
         day = self.random.choice(days)
         token = self._token()
-        old = self.archive.begin_compaction(day, token).volumes[: self.random.randrange(2, 5)]
+        old = self.archive.begin_compaction(day, token).segments[: self.random.randrange(2, 5)]
         windows = list(self.archive.log.windows(old[0].lo, old[-1].hi))
         self.archive.replace(
             old, write_log(self.archive.storage, self.archive.storage, windows, token).segment()

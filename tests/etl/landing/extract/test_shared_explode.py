@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from sluice.etl.landing._job import combine
 from sluice.etl.landing.extract import BinlogDecodeError, RowExtractor, kernel
-from sluice.etl.landing.extract.captured import PartJoiner
+from sluice.etl.landing.extract.captured_parts import PartJoiner
 from sluice.etl.landing.extract.kernel import plain
 from sluice.pump_service.capture.binlog_writer import _as_part
 from sluice.relay import PART_SCHEMA, RelayLog
