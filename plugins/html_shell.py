@@ -62,6 +62,7 @@ PAGES = (
     Page("jobs", "Jobs"),
     Page("quality", "Quality"),
     Page("time", "Time"),
+    Page("doctor", "Doctor"),
 )
 
 

@@ -18,6 +18,7 @@ __all__ = [
     "RetainError",
     "SearchDeadlineError",
     "SnapshotError",
+    "TooManyChangesError",
     "UndoError",
     "restore_hint",
 ]
@@ -104,6 +105,10 @@ class UndoError(RequestError, ValueError):
     """Names the transaction and what about it can't be taken back."""
 
     hint = "restore the moment before it beside what is there, and take the rows from it"
+
+
+class TooManyChangesError(UndoError):
+    """A range that holds more row changes than are taken back as one."""
 
 
 def restore_hint(commit_ts: int, table: str = "") -> str:

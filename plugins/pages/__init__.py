@@ -1,5 +1,6 @@
 """One module a page: its JSON."""
 
+from sluice.plugins.pages.doctor import router as doctor
 from sluice.plugins.pages.jobs import router as jobs
 from sluice.plugins.pages.overview import router as overview
 from sluice.plugins.pages.quality import router as quality
@@ -7,6 +8,6 @@ from sluice.plugins.pages.tables import router as tables
 from sluice.plugins.pages.time import router as time
 from sluice.plugins.pages.transactions import router as transactions
 
-ROUTERS = (overview, tables, transactions, jobs, quality, time)
+ROUTERS = (overview, tables, transactions, jobs, quality, time, doctor)
 
 __all__ = ["ROUTERS"]

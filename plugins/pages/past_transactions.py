@@ -15,6 +15,7 @@ from sluice.etl.history.find import (
     RecentPage,
     SearchQuery,
     SkippedWindow,
+    check_table_globs,
     load_transaction,
     recent_page,
 )
@@ -29,6 +30,7 @@ __all__ = [
     "state_document",
     "transaction_document",
     "undo_document",
+    "undo_range_document",
 ]
 
 TransactionKey = tuple[int, int]
@@ -36,7 +38,10 @@ TransactionKey = tuple[int, int]
 
 _CHECKPOINT_TIMEOUT_S, _CONNECT_TIMEOUT_S = 0.5, 3
 _MAX_UNDO_ROWS = 20_000
-_MAX_SQL_BYTES = 1 << 20
+_MAX_SORTED = 10_000
+"""Transactions of which a step of a search by size returns the largest."""
+_MAX_SQL_BYTES = 1 << 17
+_MAX_PREVIEW_ROWS = 5
 
 
 class TooLargeError(RequestError):
@@ -52,10 +57,16 @@ def found_document(pipeline: NamedPipeline, query: SearchQuery, *, keys: bool) -
     if query.since >= min(query.until, past.last):
         nothing = RecentPage(query.since, complete=True)
         return _found(nothing, past.last)
-    found = recent_page(past, query)
+    found = recent_page(past, replace(query, limit=_MAX_SORTED) if query.order == "size" else query)
+    if query.order == "size":
+        found.found = sorted(found.found, key=_rows, reverse=True)[: query.limit]
     if not keys:
         found.found = [_without_keys(one) for one in found.found]
     return _found(found, past.last)
+
+
+def _rows(one: FoundTransaction | FoundDdl) -> int:
+    return one.rows if isinstance(one, FoundTransaction) else 0
 
 
 def _without_keys(one: FoundTransaction | FoundDdl) -> FoundTransaction | FoundDdl:
@@ -68,6 +79,7 @@ def _found(found: RecentPage, last: int) -> dict[str, Any]:
     times = Counter(one.commit_ts for one in found.found)  # a page has all of a timestamp, or none
     return {
         "found": [_entry(one, is_shared=times[one.commit_ts] > 1) for one in found.found],
+        "groups": [asdict(one) for one in found.groups],
         "large": [_large(one) for one in found.large],
         "through": str(found.through),
         "complete": found.complete,
@@ -160,17 +172,48 @@ def undo_document(pipeline: NamedPipeline, at: TransactionKey) -> dict[str, Any]
             ),
         )
     transaction = undo.read_transaction(past, commit_ts, start_ts=start_ts)
-    reverses = [undo.invert_changes(table) for table in transaction.tables]
-    lines = undo.script(transaction, undo.for_upstream(reverses))
+    return _undo(settings, transaction)
+
+
+def undo_range_document(pipeline: NamedPipeline, query: SearchQuery) -> dict[str, Any]:
+    """Return what would take the row changes of a range back, and what prevents it.
+
+    Nothing is written. Raises UndoError, TooLargeError, ConditionError, relay errors.
+    """
+    past = history_log_of(pipeline)
+    wanted = replace(query, since=max(query.since, past.first), until=min(query.until, past.last))
+    check_table_globs(past, query.tables)
+    try:
+        changes = undo.read_range(past, wanted, _MAX_UNDO_ROWS)
+    except undo.TooManyChangesError:
+        raise TooLargeError(
+            f"the range has more than {_MAX_UNDO_ROWS:,} row changes: too many for a page",
+            hint="run the commands of this page: they take up to a million",
+        ) from None
+    return _undo(pipeline.settings, changes) | {
+        "transactions": changes.transactions,
+        "others": changes.others,
+        "partial": changes.partial,
+        "first_ts": str(changes.first_ts),
+        "last_ts": str(changes.last_ts),
+    }
+
+
+def _undo(settings: Settings, changes: undo.PastChanges) -> dict[str, Any]:
+    reverses = [undo.invert_changes(table) for table in changes.tables]
+    lines = undo.script(changes, undo.for_upstream(reverses))
     text = b"\n".join(lines).decode("utf-8", "backslashreplace") + "\n"
     document: dict[str, Any] = {
+        "preview": [
+            asdict(row) for each in reverses for row in undo.preview(each, _MAX_PREVIEW_ROWS)
+        ],
         "sql": text[:_MAX_SQL_BYTES],
         "cut": len(text) > _MAX_SQL_BYTES,
         "dry_run": None,
         "problem": "",
     }
     try:
-        done = undo.dry_run(_with_short_timeouts(settings), transaction, reverses)
+        done = undo.dry_run(_with_short_timeouts(settings), changes, reverses)
     except Exception as error:
         return document | {"problem": str(error)}
     return document | {"dry_run": asdict(done) | {"checkpoint": str(done.checkpoint)}}

@@ -5,6 +5,7 @@ A transaction's rows; what one can do.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 from urllib.parse import quote
 
@@ -22,6 +23,7 @@ from sluice.plugins.pages.past_transactions import (
     state_document,
     transaction_document,
     undo_document,
+    undo_range_document,
 )
 from sluice.plugins.pages.table_list import history_log_of
 from sluice.plugins.pipeline_param import PipelineParam, SettingsParam
@@ -49,15 +51,22 @@ def _span(since: Moment = "", until: Moment = "") -> tuple[int, int]:
     ) if until else _MAX_TS
 
 
-def _query(
-    span: Annotated[tuple[int, int], Depends(_span)],
-    table: Text = "",
-    where: Text = "",
-    key: Text = "",
-    kind: Kind | Literal[""] = "",
+def _about(
+    table: Text = "", where: Text = "", key: Text = "", kind: Kind | Literal[""] = ""
 ) -> find.SearchQuery:
     globs, kinds = tuple(filter(None, [table])), tuple(filter(None, [kind]))
-    return find.SearchQuery(*span, globs, kinds, where, "newest", PAGE_SIZE, key)
+    return find.SearchQuery(0, _MAX_TS, globs, kinds, where, "newest", PAGE_SIZE, key)
+
+
+def _query(
+    span: Annotated[tuple[int, int], Depends(_span)],
+    about: Annotated[find.SearchQuery, Depends(_about)],
+    group: Literal["", "minute", "table", "shape", "minute,table"] = "",
+    sort: Literal["", "newest", "size"] = "",
+) -> find.SearchQuery:
+    groups: Any = tuple(filter(None, group.split(",")))
+    since, until = span
+    return replace(about, since=since, until=until, order=sort or "newest", group=groups)
 
 
 def _sees_rows(
@@ -104,6 +113,30 @@ async def transactions(
 def _key(commit: str) -> TransactionKey:
     commit_ts, _, start_ts = commit.partition("-")
     return int(commit_ts), int(start_ts or 0)
+
+
+def _undoes(
+    user: Viewer, pipeline: PipelineParam, query: Annotated[find.SearchQuery, Depends(_query)]
+) -> find.SearchQuery:
+    """Return what is to be taken back; the user may see rows, and that is recorded."""
+    if not query.since:
+        raise HTTPException(status.HTTP_422_UNPROCESSABLE_CONTENT, "since: a moment is needed")
+    require_rows(user)
+    record_read(user, pipeline, "read-undo", f"{query.since} to {query.until}")
+    return query
+
+
+@router.get("/undo")
+async def undo_range(
+    request: Request,
+    pipeline: PipelineParam,
+    query: Annotated[find.SearchQuery, Depends(_undoes)],
+) -> Response:
+    """Return what takes the row changes of a range back as one, tried on the replica."""
+    key = ("undo of a range", pipeline, query)
+    return await answer(
+        request, key, lambda: undo_range_document(pipeline, query), 60.0, keep=False
+    )
 
 
 @router.get("/transactions/{commit_ts}", dependencies=_reads_rows("read"))

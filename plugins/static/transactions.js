@@ -2,6 +2,7 @@
 
 import { h } from "./dom.js";
 import { count, many, moment, size, span, tsoMs } from "./format.js";
+import { addGroups, drawGroups, drawUndo, loadUndo, newGroups } from "./groups.js";
 import { button, card, copy, copyable, empty, figure } from "./parts.js";
 import { link } from "./tables.js";
 import { name, plain, value } from "./values.js";
@@ -9,11 +10,17 @@ import { name, plain, value } from "./values.js";
 export let everyMs = 4000;
 
 const PAGE = 50;
-const FIELDS = ["table", "key", "where", "kind", "since", "until"];
+const FIELDS = ["table", "key", "where", "kind", "since", "until", "group", "sort"];
+const CHOICES = {
+  kind: [["", "Everything"], ["insert", "Inserts"], ["update", "Updates"], ["delete", "Deletes"], ["ddl", "DDL"], ["drop", "DDL that removes rows"]],
+  group: [["", "Not at all"], ["minute", "By minute"], ["table", "By table"], ["shape", "By what they do"], ["minute,table", "By minute and table"]],
+  sort: [["", "The newest"], ["size", "Most rows"]],
+};
 let found = null;
 let seen = null;
 
 export async function load(around) {
+  if (around.query.get("undo")) return { undone: await loadUndo(around) };
   const at = around.query.get("at");
   const loaded = await (at ? loadOne(around, at) : loadList(around));
   if (!at) seen = null;
@@ -25,19 +32,25 @@ export async function load(around) {
 async function loadList(around) {
   const wanted = Object.fromEntries(FIELDS.map((field) => [field, around.query.get(field) ?? ""]));
   const key = JSON.stringify(wanted);
-  if (found?.key !== key) found = { key, wanted, entries: [], large: [], through: "", top: "", complete: false, windows: 0, unknown: [], problem: "", hint: "", most: PAGE, stopped: false };
+  if (found?.key !== key) found = { key, wanted, entries: [], groups: newGroups(), large: [], through: "", top: "", complete: false, windows: 0, unknown: [], problem: "", hint: "", most: PAGE, stopped: false };
   const state = found;
   if (looks(state)) await lookBack(around, state);
-  else if (state.top && !wanted.until) await lookAhead(around, state);
+  else if (state.top && !wanted.until && !isWhole(state)) await lookAhead(around, state);
   everyMs = looks(state) ? 0 : 4000;
   return { list: state };
 }
 
-const looks = (state) => !state.complete && !state.problem && !state.stopped && state.entries.length < state.most;
+// The largest, and groups, are known once all was looked through.
+const looks = (state) => !state.complete && !state.problem && !state.stopped && (isWhole(state) || state.entries.length < state.most);
+const isWhole = ({ wanted }) => Boolean(wanted.group) || wanted.sort === "size";
+const order = (state) => state.wanted.sort === "size" ? (a, b) => (b.rows ?? 0) - (a.rows ?? 0) : newest;
+const newest = (a, b) => (BigInt(a.commit_ts) < BigInt(b.commit_ts) ? 1 : -1);
 
 async function lookBack(around, state) {
   const step = await around.ask("transactions", { ...state.wanted, until: state.through || state.wanted.until });
   state.entries.push(...step.found);
+  if (isWhole(state)) state.entries = state.entries.sort(order(state)).slice(0, PAGE);
+  addGroups(state.groups, step.groups);
   state.large.push(...step.large);
   state.top ||= step.last;
   state.windows += step.windows;
@@ -52,7 +65,8 @@ async function lookAhead(around, state) {
   state.top = step.last;
 }
 
-export function draw({ list, one, state }, around) {
+export function draw({ list, one, state, undone }, around) {
+  if (undone) return drawUndo(undone, around, { outcome, sql: (found, file) => script(found, file, around) });
   return one ? drawOne(one, state, around) : drawList(list, around);
 }
 
@@ -62,7 +76,7 @@ function drawList(list, around) {
     search(around),
     list.problem && h("section", { class: "held bad", id: "problem" }, h("p", {}, h("strong", {}, "It can't be looked further back: "), plain(list.problem)), list.hint && h("p", {}, "Hint: ", plain(list.hint))),
     list.unknown.length > 0 && h("section", { class: "held warn", id: "unknown" }, h("p", {}, "No table that was looked at so far has a column ", list.unknown.map((column, i) => [i > 0 && " or ", name(column)]), ".")),
-    card({ id: "list", class: "flush" }, entries(list, around), foot(list, around)),
+    card({ id: "list", class: "flush" }, list.wanted.group ? drawGroups(list.groups, around, counts) : entries(list, around), foot(list, around)),
   ];
 }
 
@@ -70,16 +84,18 @@ const form = (around) => h("div", { class: "row" }, around.dag("operate", "Skip,
 
 function search(around) {
   const field = (id, text, props = {}) => h("label", { class: `field ${props.kind ?? ""}` }, h("span", {}, text), h("input", { id, name: id, value: around.query.get(id) ?? "", autocomplete: "off", spellcheck: "false", ...props }));
-  const kinds = [["", "Everything"], ["insert", "Inserts"], ["update", "Updates"], ["delete", "Deletes"], ["ddl", "DDL"], ["drop", "DDL that removes rows"]];
+  const choice = (id, text) => h("label", { class: "field" }, h("span", {}, text), h("select", { id, name: id }, CHOICES[id].map(([value, shown]) => h("option", { value, selected: value === (around.query.get(id) ?? "") }, shown))));
   return h(
     "form",
     { id: "search", class: "card search", onsubmit: (event) => submit(event, around) },
     field("table", "Table", { placeholder: "shop.orders, shop.*" }),
     field("key", "Key", { placeholder: "7" }),
     field("where", "Condition", { placeholder: "old.status = 'paid'", kind: "grow" }),
-    h("label", { class: "field" }, h("span", {}, "What"), h("select", { id: "kind", name: "kind" }, kinds.map(([id, text]) => h("option", { value: id, selected: id === (around.query.get("kind") ?? "") }, text)))),
+    choice("kind", "What"),
     field("since", "After", { placeholder: "2h, time or commit ts" }),
     field("until", "Through", { placeholder: "time or commit ts" }),
+    choice("group", "Count"),
+    choice("sort", "First"),
     h("div", { class: "row end" }, FIELDS.some((id) => around.query.get(id)) && h("button", { class: "button", type: "button", onclick: () => clear(around) }, "Clear"), h("button", { class: "button main", type: "submit" }, "Search")),
   );
 }
@@ -109,7 +125,7 @@ function clear(around) {
 
 function entries(list, around) {
   const both = [...list.entries, ...list.large.map((one) => ({ ...one, commit_ts: one.hi, large: true }))];
-  both.sort((a, b) => (BigInt(a.commit_ts) < BigInt(b.commit_ts) ? 1 : -1));
+  both.sort(order(list));
   if (!both.length) return looks(list) ? h("div", { id: "entries" }) : h("div", { id: "entries" }, list.stopped ? null : empty("Nothing was found.", "as far back as the past is kept"));
   return h("ol", { class: "entries", id: "entries" }, both.map((one) => (one.large ? large(one) : one.kind ? ddl(one, around) : transaction(one, around))));
 }
@@ -265,10 +281,13 @@ function undo(one, around) {
     h("div", {}, button(seen?.undoing ? "Looking …" : told ? "Look again" : "Show the SQL, and try it on the replica", () => askUndo(one, around), { disabled: Boolean(seen?.undoing) })),
     told?.error && h("section", { class: "held bad" }, h("p", {}, plain(told.error)), told.hint && h("p", {}, "Hint: ", plain(told.hint))),
     told && !told.error && outcome(told),
-    told?.sql && h("div", { class: "stack" }, h("div", { class: "row end" }, button("Copy", () => copy(told.sql, around)), button("Save", () => save(`undo-${one.commit_ts}.sql`, told.sql))), h("pre", { class: "sql tall", tabindex: 0 }, plain(told.cut ? `${told.sql}…` : told.sql))),
+    told?.sql && script(told, `undo-${one.commit_ts}.sql`, around),
     told?.cut && h("p", { class: "quiet" }, "It is longer than a page shows: ", h("code", {}, `sluice undo ${one.commit_ts} --output undo.sql`), " writes all of it."),
   );
 }
+
+const script = ({ sql, cut }, file, around) =>
+  h("div", { class: "stack" }, h("div", { class: "row end" }, button("Copy", () => copy(sql, around), { disabled: cut }), button("Save", () => save(file, sql), { disabled: cut })), h("pre", { class: "sql tall", tabindex: 0 }, plain(cut ? `${sql}…` : sql)));
 
 function outcome({ dry_run: tried, problem }) {
   if (problem) return h("section", { class: "held warn" }, h("p", {}, h("strong", {}, "It could not be tried on the replica: "), plain(problem)));

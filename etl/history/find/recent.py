@@ -17,9 +17,11 @@ from sluice.etl.history.errors import SearchDeadlineError
 from sluice.etl.history.find.query import SearchQuery
 from sluice.etl.history.find.results import (
     FoundDdl,
+    FoundGroup,
     FoundTransaction,
     SearchResults,
     commit_order,
+    joined_groups,
     whole_timestamps,
 )
 from sluice.etl.history.find.scan import WindowSearch
@@ -67,6 +69,8 @@ class RecentPage:
     complete: bool = False
     windows: int = 0
     """The number of windows searched."""
+    groups: list[FoundGroup] = field(default_factory=list)
+    """In place of `found`, for a query that groups."""
     unknown: list[str] = field(default_factory=list)
     problem: str = ""
     hint: str = ""
@@ -103,14 +107,15 @@ def recent_page(
     """Return the newest transactions and DDL that the query wants.
 
     They are `limit` of both together (and those that share the last one's commit_ts), as far as the
-    time budget `patience` reaches; at least one window is searched. Raises ConditionError, relay
-    errors where nothing was found before them.
+    time budget `patience` reaches; at least one window is searched. With `group` all transactions
+    of these windows are counted by group, DDL left out. Raises ConditionError, relay errors where
+    nothing was found before them.
     """
     look = _BackwardScan(past, replace(query, order="newest"), patience or TimeBudget())
     try:
         look.run()
     except (SluiceError, OSError) as error:
-        if not look.done.found:
+        if not (look.done.found or look.done.groups):
             raise
         look.done.problem, look.done.hint = str(error), getattr(error, "hint", "")
     return look.done
@@ -152,12 +157,15 @@ class _BackwardScan:
 
     def _collect(self, found: SearchResults, through: int) -> int:
         """Take what a window holds; through where (TSO) that goes."""
+        self.done.unknown = found.unknown or []
+        if self._query.group:
+            self.done.groups = joined_groups(self.done.groups, found.groups)
+            return through
         room = self._query.limit - len(self.done.found)
         both: list[FoundTransaction | FoundDdl] = [*found.transactions, *found.ddls]
         both.sort(key=commit_order, reverse=True)
         room = whole_timestamps([each.commit_ts for each in both], room)
         self.done.found += both[:room]
-        self.done.unknown = found.unknown or []
         left = found.counts["transactions"] + found.counts["ddls"] > room
         return both[:room][-1].commit_ts - 1 if left and room else through
 

@@ -1,6 +1,6 @@
 """Take past transactions back: the SQL for it, and what prevents it."""
 
-from sluice.etl.history.errors import UndoError
+from sluice.etl.history.errors import TooManyChangesError, UndoError
 from sluice.etl.history.undo.apply import apply_script
 from sluice.etl.history.undo.check import Conflict, DryRun, dry_run
 from sluice.etl.history.undo.inverse import InverseChanges, invert_changes
@@ -17,6 +17,7 @@ __all__ = [
     "PastChanges",
     "RowPreview",
     "TableUndoSql",
+    "TooManyChangesError",
     "TouchedTable",
     "UndoError",
     "UndoStatement",

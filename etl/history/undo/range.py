@@ -16,7 +16,7 @@ from sluice.etl.changes.planning import WindowPayload
 from sluice.etl.changes.recorded_schema import RecordedSchema, SchemaTimeline
 from sluice.etl.changes.rules import Filter, is_internal_table, only_tables
 from sluice.etl.changes.write_plans.identity import identity
-from sluice.etl.history.errors import UndoError
+from sluice.etl.history.errors import TooManyChangesError, UndoError
 from sluice.etl.history.find import SearchQuery, SearchResults, WindowSearch
 from sluice.etl.history.find.scan import wanted_tables
 from sluice.etl.history.history_log import HistoryLog, LogRange
@@ -138,7 +138,7 @@ class _RangeReader:
         known.changes.append(changes)
         self._changes += len(ts)
         if self._changes > self._max_changes:
-            raise UndoError(
+            raise TooManyChangesError(
                 f"there are more than {self._max_changes:,} row changes: too many to take back as"
                 " one",
                 hint=(

@@ -18,10 +18,12 @@ from sluice.etl.history.find import (
     FoundTransaction,
     SearchQuery,
     TimeBudget,
+    first_groups,
     recent_page,
     search,
 )
 from sluice.etl.history.find import recent as backwards
+from sluice.etl.history.find.results import joined_groups
 from sluice.etl.history.history_log import HistoryLog
 from sluice.etl.settings import Downstream, Relay, Settings, Upstream
 from sluice.etl.settings.job_sections import Archive
@@ -72,6 +74,19 @@ def steps(settings: Settings, query: SearchQuery, seconds: float) -> Iterator[ba
             return
         assert done.through < query.until, "it goes on"
         query = replace(query, until=done.through)
+
+
+@pytest.mark.parametrize("group", [("minute",), ("table",), ("shape",), ("minute", "table")])
+def test_groups_of_all_steps_together_are_those_of_the_search(
+    shop: Settings, group: tuple[Any, ...]
+) -> None:
+    query = SearchQuery(0, ALL, kinds=("delete", "update"), limit=100_000, group=group)
+    pages = list(steps(shop, query, 0.0))
+    assert len(pages) > 3
+    assert not any(page.found for page in pages)
+    found = first_groups(joined_groups(*(page.groups for page in pages)), query)
+    assert found == first_groups(search(shop, query).groups, query)
+    assert sum(one.deletes for one in found) > 0
 
 
 @pytest.mark.parametrize(

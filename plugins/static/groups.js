@@ -1,0 +1,136 @@
+// What was committed, counted by minute, table or shape; and what would take the changes of a range back.
+
+import { h } from "./dom.js";
+import { count, many, moment, tsoMs } from "./format.js";
+import { button, card, copyable, empty, figure } from "./parts.js";
+import { link } from "./tables.js";
+import { name, plain } from "./values.js";
+
+const MOST_SHOWN = 100;
+const SHARED = ["table", "where", "kind"];
+
+// Groups: each step back in time adds to them.
+
+export const newGroups = () => new Map();
+
+export function addGroups(groups, found) {
+  for (const one of found) {
+    const key = [one.minute, one.table, one.shape].join("\n");
+    const known = groups.get(key);
+    groups.set(key, known ? joined(known, one) : one);
+  }
+}
+
+function joined(a, b) {
+  const sum = Object.fromEntries(["transactions", "inserts", "updates", "deletes"].map((field) => [field, a[field] + b[field]]));
+  const earlier = BigInt(b.first_ts) < BigInt(a.first_ts) ? b.first_ts : a.first_ts;
+  const later = BigInt(b.last_ts) > BigInt(a.last_ts) ? b.last_ts : a.last_ts;
+  return { ...a, ...sum, first_ts: earlier, last_ts: later };
+}
+
+const rowsOf = ({ inserts, updates, deletes }) => inserts + updates + deletes;
+
+export function drawGroups(groups, around, counts) {
+  const bySize = around.query.get("sort") === "size";
+  const order = bySize ? (a, b) => rowsOf(b) - rowsOf(a) : (a, b) => (BigInt(a.last_ts) < BigInt(b.last_ts) ? 1 : -1);
+  const sorted = [...groups.values()].sort(order);
+  if (!sorted.length) return h("div", { id: "groups" }, empty("Nothing was found."));
+  const by = around.query.get("group").split(",");
+  const head = { minute: "Minute", table: "Table", shape: "What a transaction does" };
+  return h(
+    "div",
+    { class: "scroll", id: "groups" },
+    h(
+      "table",
+      { class: "table hover" },
+      h("thead", {}, h("tr", {}, by.map((each) => h("th", {}, head[each])), h("th", { class: "number" }, "Transactions"), h("th", {}, "Rows"), h("th", { class: "wide" }, "From, through"), h("th", {}, "Next"))),
+      h("tbody", {}, sorted.slice(0, MOST_SHOWN).map((one) => groupRow(one, by, around, counts))),
+    ),
+    sorted.length > MOST_SHOWN && h("p", { class: "strip quiet" }, `${count(sorted.length - MOST_SHOWN)} more groups: narrow the search, or group by less.`),
+  );
+}
+
+function groupRow(one, by, around, counts) {
+  const cell = { minute: () => moment(tsoMs(one.minute)), table: () => name(one.table), shape: () => plain(one.shape) };
+  const shared = Object.fromEntries(SHARED.map((field) => [field, around.query.get(field) ?? ""]));
+  if (one.table) shared.table = one.table;
+  const range = { ...shared, since: `before:${one.first_ts}`, until: one.last_ts };
+  return h(
+    "tr",
+    { id: `group-${one.minute}-${one.table}-${one.shape}` },
+    by.map((each) => h("td", {}, cell[each]())),
+    h("td", { class: "number" }, count(one.transactions)),
+    h("td", {}, counts(one)),
+    h("td", { class: "wide" }, moment(tsoMs(one.first_ts)), h("div", { class: "quiet" }, moment(tsoMs(one.last_ts)))),
+    h("td", {}, h("a", { href: link(around, range) }, "Show them"), " · ", h("a", { href: link(around, { ...range, undo: "1" }) }, "Take back …")),
+  );
+}
+
+// Taking a range back
+
+let seen = null;
+
+export async function loadUndo(around) {
+  const wanted = Object.fromEntries([...SHARED, "since", "until"].map((field) => [field, around.query.get(field) ?? ""]));
+  const key = JSON.stringify([around.pipeline, wanted]);
+  if (seen?.key === key) return seen;
+  const state = { key, wanted, document: null, error: null };
+  try {
+    state.document = await around.ask("undo", wanted);
+  } catch (error) {
+    state.error = { message: error.message, hint: error.hint };
+  }
+  seen = state;
+  return state;
+}
+
+export function drawUndo({ wanted, document: found, error }, around, { outcome, sql }) {
+  const back = { ...wanted, group: "minute,table", sort: "size" };
+  return [
+    h("div", { class: "head", id: "title" }, h("div", {}, h("p", { class: "crumb" }, h("a", { href: link(around, back) }, "Transactions")), h("h1", {}, "Take row changes back")), button("Look again", () => ((seen = null), around.lookAgain()))),
+    card(
+      { id: "range" },
+      h("p", {}, described(wanted), " Nothing is written here. You run a command, or the SQL, against TiDB; the downstream follows by replication."),
+      ["--dry-run", "--apply"].map((last) => h("p", {}, copyable(command(wanted, around, last), around))),
+      h("p", { class: "quiet" }, "The first looks once more, the second runs it in TiDB in one transaction, which commits only if no row was changed since."),
+    ),
+    error && h("section", { class: "held bad", id: "refused", role: "alert" }, h("p", {}, plain(error.message)), error.hint && h("p", {}, "Hint: ", plain(error.hint))),
+    found && result(found, around, { outcome, sql }),
+  ];
+}
+
+function described({ since, until, table, kind, where }) {
+  const kinds = { insert: "Inserts", update: "Updates", delete: "Deletes" };
+  return [`${kinds[kind] ?? "Row changes"} of `, table ? name(table) : "all tables", where && [" where ", h("code", {}, plain(where))], ` after ${spoken(since)} through ${until ? spoken(until) : "now"}.`];
+}
+
+const spoken = (text) => (/^\d{15,19}$/.test(text) ? moment(tsoMs(text)) : /^before:\d{15,19}$/.test(text) ? `the moment before ${moment(tsoMs(text.slice(7)))}` : text);
+
+function command({ since, until, table, kind, where }, around, last) {
+  const option = (flag, value) => (value ? ` ${flag} ${quoted(value)}` : "");
+  return `sluice undo${option("--pipeline", around.pipeline)}${option("--since", since)}${option("--until", until)}${option("--table", table)}${option("--kind", kind)}${option("--where", where)} ${last}`;
+}
+
+const quoted = (text) => (/^[\w.:@/+-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`);
+
+function result(found, around, { outcome, sql }) {
+  const tried = found.dry_run;
+  return [
+    h(
+      "dl",
+      { class: "facts", id: "facts" },
+      figure("Transactions", count(found.transactions), `${moment(tsoMs(found.first_ts))} through ${moment(tsoMs(found.last_ts))}`),
+      figure("Row changes", tried ? count(tried.rows) : "–", "a row that was changed several times counts once"),
+      figure("Conflicts", tried ? count(tried.count) : "–", "rows that were changed since", tried?.count ? "bad" : ""),
+    ),
+    outcome(found),
+    found.others.length > 0 && h("section", { class: "held warn", id: "others" }, h("p", {}, `${many(found.partial, "transaction")} also changed what stays, of `, found.others.map((each, i) => [i > 0 && ", ", name(each)]), ".")),
+    card(
+      { id: "preview" },
+      h("h2", {}, "Rows before and after"),
+      h("p", { class: "quiet" }, "A few of each table and kind."),
+      h("ul", { class: "diff" }, found.preview.map((row) => h("li", { class: { inserts: "come", deletes: "gone", updates: "changed" }[row.effect] }, name(row.table), " ", row.now && h("del", { class: "mono" }, plain(row.now)), row.now && row.then && " → ", row.then && h("ins", { class: "mono" }, plain(row.then))))),
+    ),
+    card({ id: "sql" }, h("h2", {}, "SQL for TiDB"), sql(found, "undo.sql")),
+  ];
+}
