@@ -13,6 +13,7 @@ import traceback
 
 import click
 
+from sluice.cli._json_lines import add_json
 from sluice.errors import DefectError, RequestError, ours
 
 _COMMANDS = {
@@ -75,7 +76,7 @@ class _Group(click.Group):
         command: click.Command = importlib.import_module(
             f"{__name__}.{cmd_name.replace('-', '_')}"
         ).command
-        return command
+        return add_json(command, cmd_name)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from sluice.cli._json_lines import wants_json
 from sluice.cli._settings import operator_name, settings_of
 from sluice.cli._stack import signals_as_interrupt
 from sluice.etl.tasks.job_kinds import KINDS, job_kind
@@ -33,6 +34,7 @@ def run_command(
     request = kind.request(settings, form)
     if plan_only:
         plan = kind.plan(settings, request)
+        as_json = as_json or wants_json()
         click.echo(json.dumps(plan.to_json(), indent=2) if as_json else "\n".join(plan.lines()))
         return 1 if plan.problems else 0
     job = kind.create(settings, request, operator_name())
@@ -57,6 +59,7 @@ def run_to_summary(settings: Settings, job: Job, command: str) -> Any:
 
 def print_summary(kind: JobKind, summary: Any, *, as_json: bool = False, err: bool = False) -> None:
     """Print a summary, for scripts or for people."""
+    as_json = as_json or wants_json()
     text = json.dumps(summary.to_json(), indent=2) if as_json else "\n".join(kind.lines(summary))
     click.echo(text, err=err)
 
