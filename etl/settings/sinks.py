@@ -20,6 +20,8 @@ from sluice.etl.changes.messages import (
     check_expression,
 )
 from sluice.etl.settings.secrets import from_environment
+from sluice.relay import RelayError
+from sluice.relay.url import parse_url
 from sluice.tidb.time_zone import find_zone
 
 _SECRET = re.compile(r"password|secret|\.pem$|bearer\.token|oauthbearer\.config")
@@ -35,6 +37,10 @@ _RESERVED_OPTIONS = {
     "group.id",
     "enable.auto.commit",
 }
+REFUSE, CLAIM_CHECK, KEY_ONLY = "refuse", "claim-check", "key-only"
+_LARGE_MESSAGES = (REFUSE, CLAIM_CHECK, KEY_ONLY)
+_WITH_KEYS_ALONE = ("canal-json", "open-protocol", "simple")
+"""Formats with a mark for messages that have the key's columns alone."""
 EXACTLY_ONCE, AT_LEAST_ONCE = "exactly-once", "at-least-once"
 _MAX_MESSAGE_BYTES = 1_000_000_000
 _WITH_REGISTRY = ("avro", "debezium-avro")
@@ -149,6 +155,14 @@ class Kafka:
     """``exactly-once``: in Kafka transactions; or ``at-least-once``: idempotent, without them, so
     that offsets have no gaps.
     """
+    large_messages: str = REFUSE
+    """What becomes of a row that no topic takes: ``refuse``: the pipeline stops; ``claim-check``:
+    its key is sent, and the message goes to `claim_check_url`; ``key-only``: its key alone is sent.
+    """
+    claim_check_url: str = ""
+    """The store of messages that were too large: ``file:///dir``, ``s3://``, ``gs://``, ``az://``."""
+    claim_check_keep_days: int = 0
+    """Files of messages are removed after this many days; 0: never."""
     client: dict[str, str | int | bool] = field(default_factory=dict)
     """Further options of librdkafka by their names, as in ``"security.protocol" = "SASL_SSL"``."""
     client_env: dict[str, str | int | bool] = field(default_factory=dict)
@@ -181,6 +195,14 @@ class Kafka:
         _check_zone("kafka", self.time_zone)
         self._check_format()
         self._check_topics()
+        self._check_large_messages()
+
+    @property
+    def compression(self) -> str:
+        """Return the codec of messages: one of librdkafka's, or ``none``."""
+        return str(
+            self.client.get("compression.type", self.client.get("compression.codec", "none"))
+        )
 
     def registry_password(self) -> str:
         """Return the registry's password, "" for none. Raises ValueError if it isn't set."""
@@ -266,6 +288,33 @@ class Kafka:
             )
         if self.partitions < 0:
             raise ValueError(f"[kafka] partitions = {self.partitions}: must not be below 0")
+
+    def _check_large_messages(self) -> None:
+        if self.large_messages not in _LARGE_MESSAGES:
+            raise ValueError(
+                f"[kafka] large-messages = {self.large_messages!r}: must be one of"
+                f" {', '.join(_LARGE_MESSAGES)}"
+            )
+        marks = self.format in _WITH_KEYS_ALONE and self.tidb_extension
+        if self.large_messages != REFUSE and not marks:
+            raise ValueError(
+                f"[kafka] large-messages = {self.large_messages!r}: with format = {self.format!r}"
+                " readers would take a key alone for a row with NULLs; possible are"
+                f" {', '.join(_WITH_KEYS_ALONE)}, with tidb-extension = true"
+            )
+        if (self.large_messages == CLAIM_CHECK) != bool(self.claim_check_url):
+            raise ValueError(
+                f"[kafka] large-messages = {CLAIM_CHECK!r} and claim-check-url go together"
+            )
+        if self.claim_check_url:
+            try:
+                parse_url(self.claim_check_url)
+            except RelayError as error:
+                raise ValueError(f"[kafka] claim-check-url: {error}") from None
+        if self.claim_check_keep_days < 0:
+            raise ValueError(
+                f"[kafka] claim-check-keep-days = {self.claim_check_keep_days}: must not be below 0"
+            )
 
     def _check_format(self) -> None:
         if self.format not in FORMATS:

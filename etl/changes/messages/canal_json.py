@@ -14,6 +14,7 @@ and `_tidb` names the zone of TIMESTAMPs.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -37,12 +38,15 @@ from sluice.etl.changes.messages.message import (
     Message,
     MessageFormat,
     RowBatch,
+    chosen,
     ddl_headers,
     digits,
     frames,
+    json_bytes,
     row_headers,
     watermark_headers,
 )
+from sluice.etl.changes.steps import MessageSchema
 from sluice.relay import DELETE, INSERT, UPDATE
 from sluice.tidb import column_types as types
 from sluice.tidb import tso
@@ -157,6 +161,29 @@ class CanalJson(Encoder):
             parts += [b',"_tidb":{"commitTs":', digits(batch.commit_ts), self._zone(), more, b"}"]
         value = row_texts(*parts, b"}", count=count)
         return frames(batch.commit_ts, row_headers(batch), None, value)
+
+    def key_of(self, message: Message, schemas: Sequence[MessageSchema]) -> str:
+        """Return the primary key of a row's message as JSON; "" without one."""
+        document = json.loads(message.value or b"{}")
+        names, rows = document.get("pkNames"), document.get("data")
+        return json.dumps(chosen(rows[0], names)) if names and rows else ""
+
+    def key_only(
+        self, message: Message, schemas: Sequence[MessageSchema], location: str
+    ) -> Message | None:
+        """Return a row's message with the primary key alone, and a field in `_tidb`, as TiCDC."""
+        document = json.loads(message.value or b"{}")
+        names = document.get("pkNames")
+        if not names or not self._extension:
+            return None
+        for part in ("sqlType", "mysqlType"):
+            document[part] = chosen(document[part], names)
+        for part in ("data", "old"):
+            document[part] = document[part] and [chosen(row, names) for row in document[part]]
+        document["_tidb"] |= (
+            {"claimCheckLocation": location} if location else {"onlyHandleKey": True}
+        )
+        return message._replace(value=json_bytes(document))
 
     def ddl(self, job: DdlJob, built_ms: int) -> list[Message]:
         """Return the message of a DDL statement."""

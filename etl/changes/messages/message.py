@@ -16,9 +16,10 @@ The last message of a change is about the new image, all before it about the old
 from __future__ import annotations
 
 import functools
+import json
 import struct
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -171,6 +172,19 @@ class Encoder(ABC):
         """Return a row's message that names its place, if the format has room for that."""
         return message
 
+    def key_of(self, message: Message, schemas: Sequence[MessageSchema]) -> str:
+        """Return the key of a row's message as text; "" without one."""
+        return (message.key or b"").decode("utf-8", "backslashreplace")
+
+    def key_only(
+        self, message: Message, schemas: Sequence[MessageSchema], location: str
+    ) -> Message | None:
+        """Return a row's message with the key's columns alone; None where there is no such form.
+
+        It says itself that it is one. `location`: where the whole message is, "" for nowhere.
+        """
+        return None
+
     @abstractmethod
     def rows(self, batch: RowBatch) -> pa.LargeBinaryArray:
         """Return the frames of each change's messages."""
@@ -182,6 +196,16 @@ class Encoder(ABC):
     @abstractmethod
     def watermark(self, commit_ts: int, built_ms: int) -> list[Message]:
         """Return the messages that promise that all through `commit_ts` (TSO) was sent."""
+
+
+def chosen(row: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
+    """Return the columns of a message's row that are named."""
+    return {name: value for name, value in row.items() if name in names}
+
+
+def json_bytes(document: Any) -> bytes:
+    """Return compact JSON; text that isn't UTF-8 keeps its escapes."""
+    return json.dumps(document, separators=(",", ":")).encode()
 
 
 def shown_columns(table: Table) -> list[Column]:

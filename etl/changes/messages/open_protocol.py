@@ -15,8 +15,10 @@ is `{"t": type, "h": in the handle key, "f": flags, "v": value}`. Values:
 
 from __future__ import annotations
 
+import json
 import struct
 from collections.abc import Sequence
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -43,9 +45,11 @@ from sluice.etl.changes.messages.message import (
     digits,
     frames,
     handle_key,
+    json_bytes,
     row_headers,
     watermark_headers,
 )
+from sluice.etl.changes.steps import MessageSchema
 from sluice.relay import DELETE, UPDATE
 from sluice.tidb import column_types as types
 from sluice.tidb.ddl_job import DdlJob
@@ -86,6 +90,25 @@ class OpenProtocol(Encoder):
             )
         key, value = row_texts(_VERSION, _framed(key), count=count), _framed(value)
         return frames(batch.commit_ts, row_headers(batch), key, value)
+
+    def key_of(self, message: Message, schemas: Sequence[MessageSchema]) -> str:
+        """Return the handle key of a row's message as JSON; "" without one."""
+        rows = _rows_of(message)
+        handle = _handles(next(iter(rows.values()))) if rows else {}
+        return json.dumps({name: each["v"] for name, each in handle.items()}) if handle else ""
+
+    def key_only(
+        self, message: Message, schemas: Sequence[MessageSchema], location: str
+    ) -> Message | None:
+        """Return a row's message with the handle key alone, and a field in the key, as TiCDC."""
+        rows = {part: _handles(row) for part, row in _rows_of(message).items()}
+        if not rows or not all(rows.values()):
+            return None
+        key = json.loads((message.key or b"")[len(_VERSION) + _U64.size :])
+        key |= {"ccl": location} if location else {"ohk": True}
+        return message._replace(
+            key=_VERSION + _sized(json_bytes(key)), value=_sized(json_bytes(rows))
+        )
 
     def ddl(self, job: DdlJob, built_ms: int) -> list[Message]:
         """Return the message of a DDL statement."""
@@ -130,6 +153,18 @@ class OpenProtocol(Encoder):
                 return plain_strings(array.cast(BINARY))
             case _:
                 return text_strings(array, lossless=self._lossless)
+
+
+def _rows_of(message: Message) -> dict[str, dict[str, Any]]:
+    """Return the images of a row's message; {} of another one."""
+    if json.loads((message.key or b"")[len(_VERSION) + _U64.size :])["t"] != _ROW:
+        return {}
+    rows: dict[str, dict[str, Any]] = json.loads((message.value or b"")[_U64.size :])
+    return rows
+
+
+def _handles(row: dict[str, Any]) -> dict[str, Any]:
+    return {name: column for name, column in row.items() if column.get("h")}
 
 
 def _go_string(raw: bytes | None) -> bytes | None:

@@ -39,9 +39,11 @@ from sluice.etl.changes.messages.message import (
     Message,
     MessageFormat,
     RowBatch,
+    chosen,
     ddl_headers,
     digits,
     frames,
+    json_bytes,
     row_headers,
     shown_columns,
     watermark_headers,
@@ -101,6 +103,27 @@ class Simple(Encoder):
         headers = join(row_headers(batch), f"\0{_VERSION_HEADER}\0{version}".encode())
         return frames(batch.commit_ts, headers, None, value)
 
+    def key_of(self, message: Message, schemas: Sequence[MessageSchema]) -> str:
+        """Return the handle key of a row's message as JSON; "" without one."""
+        document = json.loads(message.value or b"{}")
+        row = document.get("data") or document.get("old") or {}
+        found = chosen(row, _handle_columns(message, schemas))
+        return json.dumps(found) if found else ""
+
+    def key_only(
+        self, message: Message, schemas: Sequence[MessageSchema], location: str
+    ) -> Message | None:
+        """Return a row's message with the handle key alone, and a field that says so, as TiCDC."""
+        names = _handle_columns(message, schemas)
+        if not names:
+            return None
+        document = json.loads(message.value or b"{}")
+        document |= {
+            part: chosen(document[part], names) for part in ("data", "old") if part in document
+        }
+        document |= {"claimCheckLocation": location} if location else {"handleKeyOnly": True}
+        return message._replace(value=json_bytes(document))
+
     def ddl(self, job: DdlJob, built_ms: int) -> list[Message]:
         """Return a message for each table of a DDL statement, one if it concerns no table."""
         name = DDL_TYPES.get(job.type, "QUERY")  # type: ignore[call-overload]
@@ -158,20 +181,39 @@ class Bootstraps:
 
         `now_s`: of the monotonic clock.
         """
-        headers = dict(message.headers)
-        key = headers["table"].decode(), f"{_PART} {headers[_VERSION_HEADER].decode()}"
+        key = _schema_key(message)
         rows, due_s = self._sent.get(key, (BOOTSTRAP_ROWS, 0.0))
         if rows < BOOTSTRAP_ROWS and now_s < due_s:
             self._sent[key] = rows + 1, due_s
             return None
         self._sent[key] = 1, now_s + BOOTSTRAP_INTERVAL_S
-        schema = next(each.text for each in schemas if (each.record, each.part) == key)
         value = b'{"version":1,"type":"BOOTSTRAP","commitTs":0,"buildTs":%d,"tableSchema":%b}' % (
             built_ms,
-            schema.encode(),
+            _schema_of(message, schemas).encode(),
         )
         shared = tuple(each for each in message.headers if each[0] != "start_ts")
         return Message(message.commit_ts, None, value, shared)
+
+
+def _schema_key(message: Message) -> tuple[str, str]:
+    """Return record and part of the schema that a row's message names."""
+    headers = dict(message.headers)
+    return headers["table"].decode(), f"{_PART} {headers[_VERSION_HEADER].decode()}"
+
+
+def _schema_of(message: Message, schemas: Sequence[MessageSchema]) -> str:
+    key = _schema_key(message)
+    return next(each.text for each in schemas if (each.record, each.part) == key)
+
+
+def _handle_columns(message: Message, schemas: Sequence[MessageSchema]) -> list[str]:
+    """Return the columns of the handle key of a row's message; [] of another one."""
+    if _VERSION_HEADER not in dict(message.headers):
+        return []
+    indexes = json.loads(_schema_of(message, schemas))["indexes"]
+    primary = [index["columns"] for index in indexes if index["primary"]]
+    unique = [each["columns"] for each in indexes if each["unique"] and not each["nullable"]]
+    return next(iter(primary + unique), [])
 
 
 def _ddl_schemas(job: DdlJob) -> list[bytes]:

@@ -12,22 +12,28 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined]
     AdminClient,
-    ConfigResource,
     NewTopic,
     OffsetSpec,
-    ResourceType,
 )
 
 from sluice.errors import SluiceError
 from sluice.etl.downstream import CheckpointMovedError
+from sluice.etl.downstream.sinks._topic_limits import (
+    NEW_TOPIC_TIMEOUT_S,
+    TopicLimits,
+    ask_limits,
+    topic_config,
+)
 from sluice.etl.downstream.sinks.sink import ApplyError
 from sluice.etl.settings import Kafka, SettingsError
 
+log = logging.getLogger("sluice.kafka")
+
 PARTITION = 0
+_BATCH_BYTES = 1_000_000
+"""librdkafka's `batch.size`, which is below the brokers' default limit."""
 _TRANSACTION_TIMEOUT_S = 600  # brokers allow 900 unless set otherwise
 _HEADROOM_BYTES = 1 << 20
-_NEW_TOPIC_TIMEOUT_S = 10
-"""How long brokers may take to make a topic that was asked for, and to choose its leader."""
 _MAX_RECEIVE_BYTES = 2**31 - 1
 _FENCED_ERRORS = {
     KafkaError._FENCED,
@@ -96,6 +102,15 @@ class KafkaClient:
         self.topic = topic
         self.transactional_id = transactional_id
         self._last_trouble = ""
+        self._limits: dict[str, TopicLimits] = {}
+
+    @property
+    def _batch_bytes(self) -> int:
+        """Return how large a batch of several messages may be, so that every topic takes it."""
+        own = self._options.client.get("batch.size", _BATCH_BYTES)
+        made = self._options.topic_config.get("max.message.bytes", own)
+        limits = (found.max_message_bytes for found in self._limits.values())
+        return min(int(own), int(made), *limits)
 
     @property
     def address(self) -> str:
@@ -119,6 +134,7 @@ class KafkaClient:
                 **common,
                 "delivery.timeout.ms": self._options.timeout_s * 2000,
                 "message.max.bytes": self._options.max_message_bytes,
+                "batch.size": self._batch_bytes,
                 "enable.idempotence": True,
                 "acks": "all",
             })  # fmt: skip
@@ -155,7 +171,7 @@ class KafkaClient:
 
         Raises ApplyError if it isn't there, and as `translated`.
         """
-        deadline = time.monotonic() + _NEW_TOPIC_TIMEOUT_S
+        deadline = time.monotonic() + NEW_TOPIC_TIMEOUT_S
         client = AdminClient(self._common())
         while True:
             try:
@@ -186,19 +202,45 @@ class KafkaClient:
             if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise self.translated(error, f"making topic {topic!r}") from error
 
+    def limits_of(self, topic: str) -> TopicLimits:
+        """Return what a topic takes; it is asked for once.
+
+        Raises KafkaUnavailableError if the producer's batches are too large for it: the next
+        producer makes smaller ones. Raises as `translated`, too.
+        """
+        found = self._limits.get(topic)
+        if found is not None:
+            return found
+        before = self._batch_bytes
+        found = self._limits[topic] = self._ask_limits(topic)
+        if found.max_message_bytes < before:
+            raise KafkaUnavailableError(
+                f"topic {topic!r} on {self._options.brokers} takes {found.max_message_bytes} bytes,"
+                f" batches have up to {before}: the next connection makes smaller ones"
+            )
+        return found
+
+    def _ask_limits(self, topic: str) -> TopicLimits:
+        self.partitions_of(topic)  # brokers may make it now
+        try:
+            return ask_limits(AdminClient(self._common()), topic, self._options.timeout_s)
+        except KafkaException as error:
+            if error.args[0].code() not in _REFUSED_ERRORS:
+                raise self.translated(error, f"reading the settings of topic {topic!r}") from error
+            log.info("topic's limits unknown, set its right DescribeConfigs topic=%s", topic)
+            return TopicLimits(self._options.max_message_bytes, None)
+
     def make_resume_topic(self, topic: str, config: Mapping[str, str]) -> None:
         """Make the topic of resume records unless it is there.
 
         Raises ApplyError for one whose records the brokers may remove, and as `translated`.
         """
         self.create_topic(topic, 1, config)
-        resource = ConfigResource(ResourceType.TOPIC, topic)
-        client = AdminClient(self._common())  # which must outlive its answer
         try:
-            described = client.describe_configs([resource])[resource].result()
+            found = topic_config(AdminClient(self._common()), topic, self._options.timeout_s)
         except KafkaException as error:
             raise self.translated(error, f"reading the settings of topic {topic!r}") from error
-        policy = described["cleanup.policy"].value
+        policy = found["cleanup.policy"]
         if policy != "compact":
             raise ApplyError(
                 f"topic {topic!r} on {self._options.brokers} has cleanup.policy={policy}: its"
@@ -345,7 +387,7 @@ class KafkaClient:
             **further,
             "bootstrap.servers": self._options.brokers,
             "error_cb": self._note,
-            "logger": logging.getLogger("sluice.kafka"),
+            "logger": log,
         }
 
     def _note(self, error: KafkaError) -> None:

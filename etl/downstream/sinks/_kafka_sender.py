@@ -16,12 +16,13 @@ from sluice.etl.downstream.sinks._kafka_client import (
     abandon,
     error_reason,
 )
-from sluice.etl.downstream.sinks.sink import ApplyError
 from sluice.etl.settings import Kafka
 
 _PURGED = (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT)
 _POLL_EVERY = 1000
 """Messages between two polls for delivery reports: a poll costs nearly as much as a message."""
+_REPORT_TIMEOUT_S = 1
+"""The client reports a refused message a little after it gives the transaction up."""
 
 
 @dataclass(slots=True)
@@ -86,13 +87,10 @@ class KafkaSender:
     ) -> None:
         """Send a message in the open transaction.
 
-        `is_reported`: its offset is wanted. Raises ApplyError for one that is too large, and as
-        `KafkaClient.translated`.
+        `is_reported`: its offset is wanted. Raises as `KafkaClient.translated`.
         """
         commit_ts, key, value, headers = message
         size = (len(key) if key else 0) + (len(value) if value else 0)
-        if size > self._options.max_message_bytes:
-            raise self._too_large(message, topic, partition, size)
         producer = self._connected()
         report = self._delivered if is_reported else self._noted
         try:
@@ -115,7 +113,7 @@ class KafkaSender:
         except (KafkaException, SystemError) as error:
             doing = f"sending commit_ts {commit_ts} ({size} bytes) to {topic}[{partition}]"
             with contextlib.suppress(KafkaException, SystemError):
-                producer.poll(0)  # the report of an earlier message may have the reason
+                producer.flush(_REPORT_TIMEOUT_S)  # a refused message before it may be the cause
             self._check_refused(doing)
             raise self._client.translated(error_reason(producer, error), doing) from error
         if self._rejected is not None:
@@ -166,17 +164,6 @@ class KafkaSender:
         self.in_transaction = False
         counts, self._counts = self._counts, {}
         return counts
-
-    def _too_large(self, message: Message, topic: str, partition: int, size: int) -> ApplyError:
-        limit, commit_ts = self._options.max_message_bytes, message.commit_ts
-        return ApplyError(
-            f"{self.address}: the transaction at commit_ts {commit_ts} has a message of {size}"
-            f" bytes for {topic}[{partition}], [kafka] max-message-bytes is {limit}",
-            hint=(
-                "raise it, and max.message.bytes of the topic, or leave the transaction out:"
-                f" `sluice txn skip {commit_ts}`"
-            ),
-        )
 
     def _noted(self, error: KafkaError | None, message: confluent_kafka.Message) -> None:
         # what is thrown away for another message's error doesn't name that

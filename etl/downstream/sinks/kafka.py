@@ -29,6 +29,7 @@ from sluice.etl.downstream.sinks._kafka_topics import (
     Topics,
     TransactionMarkers,
 )
+from sluice.etl.downstream.sinks._large_messages import LargeMessages
 from sluice.etl.downstream.sinks._schema_registry import SchemaRegistry
 from sluice.etl.downstream.sinks.sink import ApplyError
 from sluice.etl.settings import Kafka
@@ -48,6 +49,7 @@ class KafkaSink(BinlogSink):
         self._client = client_of(options, cluster_id)
         self._sender = KafkaSender(options, self._client)
         self._topics = Topics(options, self._client)
+        self._large = LargeMessages(options, self._client, self._encoder)
         self._markers = TransactionMarkers()
         self._bootstraps = Bootstraps()
         self._job = job
@@ -202,7 +204,9 @@ class KafkaSink(BinlogSink):
         place = self._topics.place_of(message)
         self._send_bootstrap(message, schemas, place)
         partition = place.partition(row_hash, message.commit_ts)
-        self._send(self._identified(message, schemas, place.topic), place.topic, partition)
+        identified = self._identified(message, schemas, place.topic)
+        sent = self._large.fitting(identified, schemas, place.topic, partition)
+        self._produce(sent, place.topic, partition)
 
     def _send_bootstrap(
         self, message: Message, schemas: Sequence[MessageSchema], place: Place
@@ -225,11 +229,16 @@ class KafkaSink(BinlogSink):
                 self._send(marker, self._options.transaction_topic)
 
     def _send(self, message: Message, topic: str = "", partition: int = PARTITION) -> None:
-        """Send a message; `topic` "" is the pipeline's own."""
+        """Send a message that has no shorter form; `topic` "" is the pipeline's own."""
+        topic = topic or self._client.topic
+        self._large.check(message, topic)
+        self._produce(message, topic, partition)
+
+    def _produce(self, message: Message, topic: str, partition: int) -> None:
         if self._sender.begin():
             self._mark_growth()
         is_reported = not self._resume_topic or topic == self._resume_topic
-        self._sender.send(message, topic or self._client.topic, partition, is_reported=is_reported)
+        self._sender.send(message, topic, partition, is_reported=is_reported)
 
     def _make_durable(self, step: Step) -> None:
         self._end_transaction()

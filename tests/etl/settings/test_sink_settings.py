@@ -119,6 +119,36 @@ KAFKA = '[downstream]\ntype = "kafka"\n[kafka]\nbrokers = "a:1"\nsavepoint = "/s
             r"\[kafka\] topic = 'a b': a topic's name has letters",
         ),
         (
+            f'{KAFKA}format = "canal-json"\nlarge-messages = "split"\n',
+            r"\[kafka\] large-messages = 'split': must be one of refuse, claim-check, key-only",
+        ),
+        (
+            f'{KAFKA}format = "debezium-json"\nlarge-messages = "key-only"\n',
+            r"with format = 'debezium-json' readers would take a key alone for a row with NULLs",
+        ),
+        (
+            f'{KAFKA}format = "canal-json"\ntidb-extension = false\nlarge-messages = "key-only"\n',
+            r"with tidb-extension = true",
+        ),
+        (
+            f'{KAFKA}format = "canal-json"\nlarge-messages = "claim-check"\n',
+            r"large-messages = 'claim-check' and claim-check-url go together",
+        ),
+        (
+            f'{KAFKA}format = "simple"\nclaim-check-url = "s3://b"\n',
+            r"large-messages = 'claim-check' and claim-check-url go together",
+        ),
+        (
+            f'{KAFKA}format = "simple"\nlarge-messages = "claim-check"\n'
+            'claim-check-url = "s3://key:secret@b/x"\n',
+            r"claim-check-url: relay URL s3://.*credentials",
+        ),
+        (
+            f'{KAFKA}format = "simple"\nlarge-messages = "claim-check"\n'
+            'claim-check-url = "s3://b/x"\nclaim-check-keep-days = -1\n',
+            r"claim-check-keep-days = -1: must not be below 0",
+        ),
+        (
             f'{KAFKA}format = "canal-json"\n[kafka.topics]\n"a.*" = "{{x}}"\n',
             r"\[kafka\] topics \"a\.\*\" = '{x}': a topic's name has letters",
         ),

@@ -18,6 +18,8 @@ AVRO, OPEN = f"{MESSAGES}/test_avro.py", f"{MESSAGES}/test_open_protocol.py"
 SIMPLE, HASHES = f"{MESSAGES}/test_simple.py", f"{MESSAGES}/test_partition_hash.py"
 FORMATS, TOPICS = f"{SINKS}/test_kafka_formats.py", f"{SINKS}/test_kafka_topics.py"
 COPIES = "etl/copy/test_bootstrap_topics.py"
+LARGE, KEY_ONLY = f"{SINKS}/test_kafka_large_messages.py", f"{MESSAGES}/test_key_only.py"
+METADATA = f"{SINKS}/test_kafka_transaction_metadata.py"
 SINK, REGISTRY = f"{SINKS}/test_kafka_sink.py", f"{SINKS}/test_schema_registry.py"
 
 CASES: dict[str, list[tuple[str, str]]] = {
@@ -74,6 +76,7 @@ CASES: dict[str, list[tuple[str, str]]] = {
             TOPICS,
             "test_every_partition_has_a_tables_schema_before_its_rows_and_markers_count_none",
         ),
+        (METADATA, "test_places_count_from_one_to_what_the_end_of_their_transaction_says"),
     ],
     "avro insert": [
         (AVRO, "test_an_insert_has_ticdcs_bytes"),
@@ -121,13 +124,18 @@ CASES: dict[str, list[tuple[str, str]]] = {
         (COPIES, "test_rows_are_reads_at_the_snapshots_moment_and_a_watermark_ends_them"),
         (COPIES, "test_kill_9_at_any_time_leaves_each_row_and_each_change_once"),
     ],
-    "size": [(SINK, "test_a_transaction_above_the_limit_is_named_with_the_ways_out")],
+    "size": [
+        (SINK, "test_a_transaction_above_the_limit_is_named_with_the_ways_out"),
+        (LARGE, "test_a_row_above_the_topics_limit_is_refused_with_its_key_and_the_settings"),
+        (LARGE, "test_a_claim_check_has_the_whole_message_and_its_topic_the_key"),
+        (LARGE, "test_a_transaction_that_is_sent_again_replaces_its_files"),
+        (KEY_ONLY, "test_canal_json_has_the_primary_key_alone"),
+    ],
 }
 MISSING = {
     "snapshot": "no row is marked as the last one: the watermark is",
     "simple schemas": "no checksum: it would be of what Sluice decoded",
     "open insert": "a message has one row",
-    "size": "no claim check, and no messages with keys alone",
 }
 """Cases, or parts of them, without a test."""
 

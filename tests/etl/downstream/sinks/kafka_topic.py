@@ -15,6 +15,8 @@ import confluent_kafka
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
+from sluice.etl.downstream.sinks import _kafka_client
+from sluice.etl.downstream.sinks._topic_limits import TopicLimits
 from sluice.etl.settings import Kafka
 
 REAL = os.environ.get("SLUICE_TEST_KAFKA", "")
@@ -29,7 +31,18 @@ def broker() -> Iterator[str]:
         return
     mock = Producer({"test.mock.num.brokers": 1, "log_level": 0})
     (metadata,) = mock.list_topics(timeout=60).brokers.values()
-    yield f"{metadata.host}:{metadata.port}"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_kafka_client, "ask_limits", _kafka_client.ask_limits)
+        ask_no_mock()
+        yield f"{metadata.host}:{metadata.port}"
+
+
+def ask_no_mock() -> None:
+    """Give topics no limits in this process if the broker is the mock, which answers no question
+    about them.
+    """
+    if not REAL:
+        _kafka_client.ask_limits = lambda *_: TopicLimits(1_000_000_000, None)
 
 
 def read_topic(

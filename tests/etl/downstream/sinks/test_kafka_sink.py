@@ -122,7 +122,9 @@ _SENDER = textwrap.dedent("""
     from sluice.etl.apply import run_apply
     from sluice.etl.settings import Apply, Downstream, Relay, Settings, Upstream
     from sluice.etl.settings.sinks import Kafka
+    from tests.etl.downstream.sinks.kafka_topic import ask_no_mock
     from tests.etl.preparing import local_preparer
+    ask_no_mock()
     url, brokers, topic, savepoint, hi = sys.argv[1:]
     options = Kafka(brokers=brokers, topic=topic, savepoint=savepoint)
     downstream, apply = Downstream(type="kafka"), Apply(max_rows=150)

@@ -19,7 +19,8 @@ from sluice.etl.apply import run_apply
 from sluice.etl.changes.messages import Message
 from sluice.etl.changes.steps import CommitDetail, Step
 from sluice.etl.downstream import CheckpointMovedError
-from sluice.etl.downstream.sinks import ApplyError, read_checkpoint
+from sluice.etl.downstream.sinks import ApplyError, _kafka_client, read_checkpoint
+from sluice.etl.downstream.sinks._topic_limits import TopicLimits
 from sluice.etl.downstream.sinks.kafka import KafkaSink, is_unused, sent_through
 from sluice.etl.settings import Kafka
 from sluice.relay import RelayLog
@@ -346,8 +347,10 @@ def test_resume_records_in_a_topic_that_forgets_are_refused(options: Kafka) -> N
 
 
 def test_a_message_that_the_topic_does_not_take_is_refused_with_the_partitions_name(
-    options: Kafka,
+    options: Kafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    no_limits = TopicLimits(1_000_000_000, None)  # as without the right to ask for them
+    monkeypatch.setattr(_kafka_client, "ask_limits", lambda *_: no_limits)
     sink = KafkaSink(replace(options, topic_config={"max.message.bytes": 2000}), CLUSTER)
     sink.recover()
     headers = (("commit_ts", b"5"), ("start_ts", b"4"), ("table", b"shop.orders"))

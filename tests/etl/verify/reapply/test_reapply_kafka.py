@@ -6,12 +6,11 @@ from __future__ import annotations
 
 import secrets
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, TopicPartition
 
 from sluice.etl.changes.formats.binlog_file import commit_ts_of, split_records
 from sluice.etl.changes.planning import BatchPayload, PrepareOptions, prepare_steps
@@ -21,7 +20,12 @@ from sluice.etl.settings import Downstream, Kafka, Relay, Settings, Upstream
 from sluice.etl.verify.reapply import ReplayRangeError, ReplayRequest
 from sluice.relay import RelayLog
 from tests.etl.changes.messages.recorded_messages import messages_of
-from tests.etl.downstream.sinks.kafka_topic import REAL, needs_broker, read_topics
+from tests.etl.downstream.sinks.kafka_topic import (  # noqa: F401 a fixture
+    REAL,
+    broker,
+    needs_broker,
+    read_topics,
+)
 from tests.etl.relay_from_recording import RECORDINGS, committed, land
 from tests.etl.verify.reapply.reapplying import (
     Enough,
@@ -34,14 +38,6 @@ from tests.etl.verify.reapply.reapplying import (
 
 
 @pytest.fixture(scope="module")
-def broker() -> Iterator[str]:
-    """librdkafka's own mock, as in the sink's tests."""
-    mock = Producer({"test.mock.num.brokers": 1, "log_level": 0})
-    (metadata,) = mock.list_topics(timeout=60).brokers.values()
-    yield f"{metadata.host}:{metadata.port}"
-
-
-@pytest.fixture(scope="module")
 def shop(tmp_path_factory: pytest.TempPathFactory) -> RelayLog:
     through = committed(RECORDINGS / "shop")[1500][0]
     return land(
@@ -49,9 +45,9 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> RelayLog:
     )
 
 
-def topic(broker: str, folder: Path) -> dict[str, Any]:
+def topic(brokers: str, folder: Path) -> dict[str, Any]:
     name = f"again-{secrets.token_hex(6)}"
-    kafka = {"brokers": broker, "topic": name, "savepoint": str(folder / name), "timeout-s": 60}
+    kafka = {"brokers": brokers, "topic": name, "savepoint": str(folder / name), "timeout-s": 60}
     return small_batches({"downstream": {"type": "kafka"}, "kafka": kafka}, 400)
 
 
@@ -109,7 +105,10 @@ def break_off_twice(
 
 
 def test_a_topic_is_filled_again_and_each_transaction_is_in_it_once(
-    shop: RelayLog, broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    shop: RelayLog,
+    broker: str,  # noqa: F811
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Broken off between what the topic has and what the savepoint says of it, too."""
     pipeline, target = pipeline_with(shop.url, tmp_path / "running"), topic(broker, tmp_path)
@@ -150,7 +149,9 @@ def test_past_windows_fill_topics_of_another_format_by_key_and_each_change_is_th
 
 
 def test_a_topic_that_is_the_pipelines_or_holds_messages_is_refused(
-    shop: RelayLog, broker: str, tmp_path: Path
+    shop: RelayLog,
+    broker: str,  # noqa: F811
+    tmp_path: Path,
 ) -> None:
     first, last = shop.first(), shop.last()
     assert first is not None and last is not None
