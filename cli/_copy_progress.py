@@ -25,7 +25,7 @@ _REDRAW_INTERVAL_S = 1.0
 
 
 class TerminalBars:
-    """Bars on standard error; none where that is no terminal."""
+    """Show progress bars on standard error, if it is a terminal."""
 
     def __init__(self, *columns: ProgressColumn) -> None:
         self._console = console = Console(stderr=True)

@@ -83,7 +83,7 @@ class LakeDataset:
 
 
 def upstream_names(settings: Settings, ts: int, wanted: set[str]) -> dict[str, str]:
-    """Return those of the tables that there were, by their names downstream."""
+    """Return the upstream tables that existed at `ts`, by their names downstream."""
     found: dict[str, list[str]] = {}
     for upstream in tables_as_of(settings, ts, ["*"]).tables:
         target = settings.routes.target(*TableName.parse(upstream))

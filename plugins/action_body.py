@@ -29,7 +29,9 @@ async def parse_action(request: Request, user: Viewer) -> dict[str, Any]:
     """
     _check_origin(request)
     if request.headers.get("content-type", "").split(";")[0].strip().lower() != "application/json":
-        raise HTTPException(status.HTTP_415_UNSUPPORTED_MEDIA_TYPE, "An order is JSON.")
+        raise HTTPException(
+            status.HTTP_415_UNSUPPORTED_MEDIA_TYPE, "the body of an action must be JSON"
+        )
     body = b""
     async for chunk in request.stream():
         body += chunk

@@ -19,7 +19,7 @@ OPTIONS = ("config", "relay", "archive", "table", "since", "until", "consumer")
 
 
 class ChangesError(RequestError):
-    """The changes that a query asks for can't be had as it asks for them."""
+    """A query's changes aren't available in the way that it asks for."""
 
     hint = "correct the option that it names, and load again"
 

@@ -27,6 +27,7 @@ from sluice.devstack.fresh_stack import fresh_stack, wait_pipeline  # noqa: E402
 from sluice.devstack.launch import password_file  # noqa: E402
 from sluice.devstack.launch.airflow import USER, airflow_url  # noqa: E402
 from sluice.devstack.stack import Stack  # noqa: E402
+from sluice.devstack.state import StackError  # noqa: E402
 
 PICTURES = ROOT / "docs" / "pages"
 SHOWN = (
@@ -51,6 +52,7 @@ TRAFFIC = {
 WIDE, PHONE = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
 WITH_CHART = WIDE | {"height": 1130}
 """So high that the overview's chart is whole."""
+_ATTEMPTS = 10
 _TOO_SMALL = """
 [[expect]]
 expectation = "expect_table_row_count_to_be_between"
@@ -100,8 +102,15 @@ def main(minutes: float) -> None:
 
 
 def _trigger(airflow: AirflowClient, dag: str, conf: dict[str, Any]) -> None:
-    path = f"/dags/sluice_{dag}/dagRuns"
-    airflow._call("POST", path, {"logical_date": None, "conf": conf})
+    path, run = f"/dags/sluice_{dag}/dagRuns", {"logical_date": None, "conf": conf}
+    for attempt in range(_ATTEMPTS):
+        try:
+            airflow._call("POST", path, run)
+            return
+        except StackError:  # Airflow's SQLite is locked on a machine in heavy use
+            if attempt == _ATTEMPTS - 1:
+                raise
+            time.sleep(5)
 
 
 @contextmanager

@@ -191,8 +191,8 @@ def _check_process_gone(
             else "stop it first"
         )
         raise OperateError(
-            f"{_kind_text(kind)} {node.node_id!r} lives, its entry in the registry has just moved;"
-            f" {ends}"
+            f"{_kind_text(kind)} {node.node_id!r} is running: its registry entry has just"
+            f" changed; {ends}"
         )
 
 

@@ -198,8 +198,8 @@ class PersistentWorker:
         if not (self._logged or self._is_released):
             self._logged = True
             log.warning(
-                "no persistent Spark worker came to %s:%d (%s): every window is a Spark job of"
-                " its own",
+                "no persistent Spark worker connected to %s:%d (%s): each window runs as a Spark"
+                " job",
                 *starting.address,
                 starting.job.failure or f"within {timeout_s:.0f} s",
             )

@@ -1,8 +1,8 @@
-"""A task's work, and what becomes of its errors.
+"""Run a task's work, and wait for its transient errors or report the others.
 
-What passes is waited for, also before the loops have begun. An error that doesn't pass fails the
-task at once: it is written down where `sluice status` finds it, and its hint is the last line of
-the task's log.
+A transient error is waited for, also before the loops have begun. A permanent one fails the task at
+once: it is recorded where `sluice status` finds it, and its hint is the last line of the task's
+log.
 """
 
 from __future__ import annotations

@@ -191,7 +191,7 @@ class FastPathConnection(FrameHandler, asyncio.Protocol):
         )
 
     def _give_way(self) -> None:
-        """End for the sake of others."""
+        """Close the connection to make room for others."""
         if not self._wire.closing:
             self._out.append(f.goaway(self._last, f.NO_ERROR, "the pump needs the room"))
             self.flush()

@@ -94,8 +94,8 @@ class Pins:
         """
         if not _NAME.match(name):
             raise RelayError(
-                f"{name!r} can't be the name of a hold: letters, digits, - and _ can",
-                hint="rename it",
+                f"invalid name {name!r} of a pin",
+                hint="use letters, digits, - and _ only",
             )
         if not hold.archive_ts:
             last = Archive(self._storage).last()

@@ -432,7 +432,7 @@ def test_an_order_says_which_pipeline_it_is_for_and_asks_when_it_is_not_said(
 ) -> None:
     first = sluice("pause").stderr.splitlines()[0]
     for part in (
-        f"cluster {story.cluster_id}",
+        "TiDB at http://",
         f"127.0.0.1:{story.server.port}",
         story._url,
         str(config),

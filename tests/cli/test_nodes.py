@@ -64,7 +64,7 @@ def test_a_pump_that_runs_is_asked_and_one_that_is_gone_is_written_for(
 ) -> None:
     pump = site.pump("asked", "-heartbeat-interval", "1")
     name = pump.node_id
-    assert [node["nodeId"] for node in json.loads(sluice("pumps", "list", "--json").output)] == [
+    assert [node["nodeId"] for node in json.loads(sluice("pumps", "list", "--json").stdout)] == [
         name
     ]
     sluice("pumps", "list", says=f"{pump.address}")
@@ -181,7 +181,7 @@ def test_an_entry_that_moves_is_not_written_over(
         "drainers",
         "offline",
         "sluice-2",
-        says="lives, its entry in the registry has just moved",
+        says="is running: its registry entry has just changed",
         fails=True,
     )
     site.registry.remove_drainer("sluice-2")

@@ -90,7 +90,9 @@ def commit_ts_of(message: bytes | memoryview) -> int:
         if message[0] == 0x08 and message[2] == 0x10:
             return decode_uvarint(message, 3)[0]
     except (IndexError, CodecError) as error:
-        raise ValueError(f"a message that ends in its head: {bytes(message[:16]).hex()}") from error
+        raise ValueError(
+            f"a message is cut off in its header: {bytes(message[:16]).hex()}"
+        ) from error
     raise ValueError(f"no binlog message: it begins with {bytes(message[:16]).hex()}")
 
 

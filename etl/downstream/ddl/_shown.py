@@ -50,7 +50,7 @@ def shown_columns(session: MySQLSession, name: str) -> dict[str, ShownColumn]:
 def temporary_table(session: MySQLSession, schema: str, name: str, columns: str) -> Iterator[str]:
     """Make a temporary table for as long as the block runs and yield its quoted name.
 
-    `columns`: what follows it.
+    `columns`: the SQL behind the name.
     """
     quoted = f"{quote_name(schema)}.{quote_name(name)}"
     session.execute(f"CREATE TEMPORARY TABLE {quoted} {columns}")

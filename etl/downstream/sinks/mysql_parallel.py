@@ -82,7 +82,7 @@ class _WriterThread:
         self._put(_FLUSH)
 
     def end_flush(self) -> None:
-        """Wait until it is. Raises the first error."""
+        """Wait until the flush is over. Raises the first error."""
         self._flushed.wait()
         if self._error is not None:
             raise self._error

@@ -1,4 +1,4 @@
-"""Count how many changes each table has, and of when.
+"""Count the changes of each table, and note between which commits they are.
 
 A window's record and its schema are made from that.
 """

@@ -236,7 +236,11 @@ class WorkerServer:
             self._forward_logs()
             self._report_alive()
             if self._line is None and time.monotonic() >= self._deadline:
-                log.info("no task came for %.0f s: %s ends", HANDOFF_TIMEOUT_S, self._spec.what)
+                log.info(
+                    "worker %s exits: no Airflow task attached for %.0f s",
+                    self._spec.what,
+                    HANDOFF_TIMEOUT_S,
+                )
                 self._deadline = float("inf")
                 self._end()
 
