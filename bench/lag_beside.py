@@ -1,10 +1,8 @@
-"""Measure lag beside other work: a backfill, tables of the past, or the archive."""
+"""Measure lag while something else works: a backfill, or the archive in a second process."""
 
 from __future__ import annotations
 
 import contextlib
-import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -23,8 +21,6 @@ from sluice.devstack.state import StackError
 from sluice.etl.copy.backfill import cancel_backfill
 from sluice.etl.settings import Settings, load_settings
 from sluice.relay.jobs import FINAL_STATES, Jobs, Runner
-
-_TABLE = "sluice_load.load_1"
 
 
 @dataclass(slots=True)
@@ -67,7 +63,7 @@ class _Backfills:
 
     def _run(self) -> None:
         config = str(self._stack.home / "sluice.toml")
-        arguments = ["backfill", "--config", config, "--table", _TABLE, "--json"]
+        arguments = ["backfill", "--config", config, "--table", "sluice_load.load_1", "--json"]
         while not self._stop.is_set() and not self.failure:
             self._process = process = subprocess.Popen(
                 [sys.executable, "-m", "cli", *arguments],
@@ -101,55 +97,6 @@ class _Backfills:
             cancel_backfill(settings, name, Runner("sluice bench lag"))
 
 
-class _PastTables:
-    """Compute the load table as of now, again and again, in a process of its own.
-
-    Spark's workers write it as Parquet. `chunks` are the tables that are written.
-    """
-
-    def __init__(self, stack: Stack, result: BesideResult) -> None:
-        self._stack = stack
-        self._result = result
-        self._stop = threading.Event()
-        self._process: subprocess.Popen[str] | None = None
-        self._thread = threading.Thread(target=self._run, name="past-tables", daemon=True)
-        self.began = threading.Event()
-        self.failure = ""
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self._stop.set()
-        if self._process is not None:
-            self._process.send_signal(signal.SIGINT)
-        self._thread.join()
-
-    def _run(self) -> None:
-        folder = self._stack.home / "past"
-        config = str(self._stack.home / "sluice.toml")
-        arguments = ["as-of", "1s", _TABLE, "--format", "parquet", "--config", config, "--to"]
-        while not self._stop.is_set() and not self.failure:
-            began = time.monotonic()
-            self._process = process = subprocess.Popen(
-                [sys.executable, "-m", "sluice.cli", *arguments, folder.as_uri()],
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.PIPE,
-                text=True,
-            )
-            self.began.set()
-            printed = process.communicate()[1]
-            shutil.rmtree(folder, ignore_errors=True)
-            written = re.search(r": ([\d,]+) rows below", printed)
-            if written is not None:
-                self._result.rows += int(written[1].replace(",", ""))
-                self._result.chunks += 1
-                self._result.seconds += time.monotonic() - began
-            elif not self._stop.is_set():
-                self.failure = printed
-
-
 def measure_beside_backfill(
     stack: Stack, rate: float, samples: int, table_rows: int, report: Callable[[str], None]
 ) -> BesideResult:
@@ -158,42 +105,24 @@ def measure_beside_backfill(
     The backfill is of a table with `table_rows` rows; half of the samples are taken each way.
     Raises StackError.
     """
-    return _measure_beside(stack, _Course(_Backfills, rate, samples, table_rows), report)
-
-
-def measure_beside_past(
-    stack: Stack, rate: float, samples: int, table_rows: int, report: Callable[[str], None]
-) -> BesideResult:
-    """Run the same in turns without and with as-of of a table with `table_rows` rows."""
-    return _measure_beside(stack, _Course(_PastTables, rate, samples, table_rows), report)
-
-
-@dataclass(frozen=True, slots=True)
-class _Course:
-    work: type[_Backfills | _PastTables]
-    rate: float
-    samples: int
-    table_rows: int
-
-
-def _measure_beside(stack: Stack, course: _Course, report: Callable[[str], None]) -> BesideResult:
-    result = BesideResult(LagResult(course.rate, 1), LagResult(course.rate, 1))
+    result = BesideResult(LagResult(rate, 1), LagResult(rate, 1))
     with fresh_stack(stack, None, report):
         site = stack.site()
         wait_pipeline(stack, AirflowClient(stack.home, site.ports["airflow"]))
         control = ClusterControl(site.ports["cluster-control"])
         with contextlib.closing(connect(site)) as database:
             probe = LagProbe(database)
-            fill = max(course.table_rows // 999, 1)
+            fill = max(table_rows // 999, 1)
             report(f"filling the table with {fill * 999:,} rows")
             control.workload({"rate": "max", "transactions": fill, "rows": 1000, "updates": 0})
             while probe.last < fill:
                 probe.look()
             control.stop()
-            control.workload({"rate": course.rate, "transactions": None, "rows": 1})
+            control.workload({"rate": rate, "transactions": None, "rows": 1})
             wait_warm(probe, control)
-            turns = _Turns(lambda: course.work(stack, result), report)
-            _take_turns(result, probe, control, course.samples, turns)
+            _take_turns(
+                result, probe, control, samples, _Turns(lambda: _Backfills(stack, result), report)
+            )
         control.stop()
     return result
 
@@ -228,7 +157,7 @@ def measure_beside_archive(
 
 @dataclass(frozen=True, slots=True)
 class _Turns:
-    beside: Callable[[], _Backfills | _PastTables | _Archiving]
+    beside: Callable[[], _Backfills | _Archiving]
     report: Callable[[str], None]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -13,7 +12,6 @@ import click
 from sluice.cli import _bench_copies, _bench_pump
 from sluice.cli._bench_output import (
     JSON_OPTION,
-    bench_home,
     bench_stack,
     keep,
     print_machine,
@@ -237,14 +235,6 @@ def land_command(
     "--archive", "archive_every_s", type=click.FloatRange(min=1), metavar="SECONDS",
     help="Alternate between without and with archiving every this many seconds [none].",
 )  # fmt: skip
-@click.option(
-    "--as-of", "past_rows", type=click.IntRange(min=1), metavar="ROWS",
-    help="Alternate between without and with as-of of a table with this many rows [none].",
-)  # fmt: skip
-@click.option(
-    "--batch-server", is_flag=True,
-    help="With --as-of: a second Spark Connect server has it, as [spark.batch] names one.",
-)  # fmt: skip
 @JSON_OPTION
 @click.pass_context
 def lag_command(
@@ -258,8 +248,6 @@ def lag_command(
     run_seconds: int | None,
     table_rows: int | None,
     archive_every_s: float | None,
-    past_rows: int | None,
-    batch_server: bool,
     as_json: bool,
 ) -> int:
     """Measure the time from commit upstream until visible downstream.
@@ -267,25 +255,8 @@ def lag_command(
     SLUICE_PUMPS in the environment sets the number of pumps [2].
     """
     from sluice.bench.lag import Course, LagResult, dags_with_runs_of, measure
-    from sluice.bench.lag_beside import (
-        measure_beside_archive,
-        measure_beside_backfill,
-        measure_beside_past,
-    )
+    from sluice.bench.lag_beside import measure_beside_archive, measure_beside_backfill
 
-    if batch_server and not past_rows:
-        raise click.UsageError("--batch-server goes with --as-of", ctx)
-    if past_rows:
-        with signals_as_interrupt(), contextlib.ExitStack() as opened:
-            settings = ""
-            if batch_server:
-                from sluice.bench.batch_server import batch_server as server_for_batches
-
-                remote = opened.enter_context(server_for_batches(bench_home(ctx)))
-                settings = f'\n[spark.batch]\nremote = "{remote}"\n'
-            both = measure_beside_past(bench_stack(ctx, settings), rate, samples, past_rows, say)
-        saved = keep(ctx, asdict(both) | {"added_p95_ms": both.added_p95_ms}, as_json=as_json)
-        return 0 if saved else _print_beside(both, "as-of", "tables")
     if archive_every_s:
         with signals_as_interrupt():
             stack = bench_stack(ctx, '\n[archive]\nevery = "1d"\n')
