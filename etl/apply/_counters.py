@@ -50,6 +50,8 @@ class ApplyCounters:
         whole = {"execute": (stages["send"] + stages["commit"] + stages["ddl"]) / 1000}
         ddl = {"ddl": stages["ddl"] / 1000} if report.ddls else {}
         counts = {"batches": 1, "windows": report.windows, "transactions": report.transactions}
+        for topic, sent in report.topics.items():
+            counts |= {f"topic.messages.{topic}": sent.messages, f"topic.bytes.{topic}": sent.bytes}
         self._recorder.count(
             counts, {**parts, **whole, **ddl, "delay": max(0.0, report.lag_ms) / 1000}
         )
@@ -57,7 +59,9 @@ class ApplyCounters:
 
     def record_failure(self, error: Exception) -> None:
         """Count an error, whether it is retried or not."""
-        self._recorder.count({"retries": 1, f"error.{type(error).__name__}": 1})
+        topic = getattr(error, "topic", "")
+        about = {f"topic.errors.{topic}": 1} if topic else {}
+        self._recorder.count({"retries": 1, f"error.{type(error).__name__}": 1, **about})
 
     def record_other_session(self) -> None:
         """Count another session that writes to replicated databases."""

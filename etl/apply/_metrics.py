@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import logging
 import time
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Self
 
 from sluice.etl.apply._batch import WindowBatch
-from sluice.etl.downstream.sinks import SinkResult
+from sluice.etl.downstream.sinks import SinkResult, TopicCounts
 from sluice.tidb import tso
 
 log = logging.getLogger("sluice.apply")
@@ -36,6 +37,8 @@ class BatchReport:
     stages_ms: dict[str, float]
     lag_ms: float
     """The wall clock after the batch minus the physical part of `hi`."""
+    topics: Mapping[str, TopicCounts] = field(default_factory=dict)
+    """What each topic got, of a sink that has topics."""
 
 
 @dataclass(slots=True)
@@ -99,6 +102,7 @@ def report_of(batch: WindowBatch, written: SinkResult) -> BatchReport:
         written.ddls,
         {name: round(value, 3) for name, value in stages.items()},
         round(time.time() * 1000 - tso.physical_ms(batch.hi), 1),
+        written.topics,
     )
 
 

@@ -50,6 +50,9 @@ CASES: dict[str, list[Case]] = {
         Case(f'sluice_part_state{{{SHOP}, part="landing", state="paused"}}', 0, 1)
     ],
     "SluiceRetries": [Case(f'sluice_retries_total{{{SHOP}, stage="applied"}}', 0, 6, grows=True)],
+    "SluiceTopicErrors": [
+        Case(f'sluice_topic_errors_total{{{SHOP}, topic="orders"}}', 0, 1, grows=True)
+    ],
     "SluiceOtherWriters": [Case(f"sluice_other_writers_total{{{SHOP}}}", 0, 1, grows=True)],
     "SluiceRowsWithoutBinlog": [
         Case(f"sluice_jobs_without_binlog_total{{{SHOP}}}", 0, 1, grows=True)

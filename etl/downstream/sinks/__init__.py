@@ -18,6 +18,7 @@ from sluice.etl.downstream.sinks.sink import (
     RemembersBlocked,
     Sink,
     SinkResult,
+    TopicCounts,
 )
 from sluice.etl.settings import Downstream, File, Kafka, Settings, Target
 
@@ -33,6 +34,7 @@ __all__ = [
     "RemembersBlocked",
     "Sink",
     "SinkResult",
+    "TopicCounts",
     "hold_checkpoint",
     "open_sink",
     "read_checkpoint",

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from sluice.etl.changes.rules import FOR_TIDB_ALONE, Filter, skip_reason
 from sluice.etl.changes.steps import CommitDetail, ScopedDdl, Step, TransactionDetail
 from sluice.etl.downstream import Checkpoint, SavepointFile
-from sluice.etl.downstream.sinks.sink import BeforeCommit, SinkResult, always_confirm
+from sluice.etl.downstream.sinks.sink import (
+    BeforeCommit,
+    SinkResult,
+    TopicCounts,
+    always_confirm,
+)
 from sluice.tidb.ddl_actions import Action
 
 _PASS_ALL = Filter()  # what filters leave out never becomes a step
@@ -54,7 +59,7 @@ class BinlogSink(ABC):
                     # as the row of a database's checkpoint is locked meanwhile
                     with self._savepoint.held():
                         confirm(step)
-                        self._make_durable(step)
+                        written.add_topics(self._make_durable(step))
                         self._save(self._moved_to(step.commit_ts, detail.schema_version))
                     written.commits += 1
                     written.changes += step.changes
@@ -78,8 +83,8 @@ class BinlogSink(ABC):
         """Write a statement, from a ddl step's detail."""
 
     @abstractmethod
-    def _make_durable(self, step: Step) -> None:
-        """Make all durable that was written before this commit step."""
+    def _make_durable(self, step: Step) -> Mapping[str, TopicCounts]:
+        """Make all durable that was written before this commit step; return what topics got."""
 
     @abstractmethod
     def _save(self, checkpoint: Checkpoint) -> None:

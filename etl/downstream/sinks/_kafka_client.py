@@ -62,6 +62,8 @@ class KafkaUnavailableError(SluiceError, OSError):
 
     transient = True
     hint = "start the brokers, or correct [kafka] brokers"
+    topic = ""
+    """The topic that the error is about, if it is about one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import time
-from dataclasses import dataclass
 
 import confluent_kafka
 from confluent_kafka import KafkaError, KafkaException, Producer
@@ -16,6 +15,7 @@ from sluice.etl.downstream.sinks._kafka_client import (
     abandon,
     error_reason,
 )
+from sluice.etl.downstream.sinks.sink import ApplyError, TopicCounts
 from sluice.etl.settings import Kafka
 
 _PURGED = (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT)
@@ -23,15 +23,6 @@ _POLL_EVERY = 1000
 """Messages between two polls for delivery reports: a poll costs nearly as much as a message."""
 _REPORT_TIMEOUT_S = 1
 """The client reports a refused message a little after it gives the transaction up."""
-
-
-@dataclass(slots=True)
-class TopicCounts:
-    """Messages sent to a topic, their bytes in keys and values, and the last commit ts (TSO)."""
-
-    messages: int = 0
-    bytes: int = 0
-    commit_ts: int = 0
 
 
 class KafkaSender:
@@ -46,7 +37,7 @@ class KafkaSender:
         """Whether messages were sent that no commit followed."""
         self.offset = -1
         """The largest offset of the messages that were sent with `is_reported`."""
-        self._counts: dict[str, TopicCounts] = {}
+        self._counts: dict[str, list[int]] = {}  # messages and bytes by topic
         self._sent = 0
         self._rejected: KafkaError | None = None
         self._rejected_at = ""
@@ -115,15 +106,14 @@ class KafkaSender:
             with contextlib.suppress(KafkaException, SystemError):
                 producer.flush(_REPORT_TIMEOUT_S)  # a refused message before it may be the cause
             self._check_refused(doing)
-            raise self._client.translated(error_reason(producer, error), doing) from error
+            raise self._about(error_reason(producer, error), doing, topic) from error
         if self._rejected is not None:
             self._check_refused(f"sending through commit_ts {commit_ts}")
-        counts = self._counts.get(topic)
-        if counts is None:
-            counts = self._counts[topic] = TopicCounts()
-        counts.messages += 1
-        counts.bytes += size
-        counts.commit_ts = commit_ts
+        counted = self._counts.get(topic)
+        if counted is None:
+            counted = self._counts[topic] = [0, 0]
+        counted[0] += 1
+        counted[1] += size
 
     def _wait_for_room(self, commit_ts: int, topic: str) -> None:
         producer, before = self._connected(), len(self._connected())
@@ -163,7 +153,7 @@ class KafkaSender:
                 raise self._client.translated(error_reason(producer, error), doing) from error
         self.in_transaction = False
         counts, self._counts = self._counts, {}
-        return counts
+        return {topic: TopicCounts(*counted) for topic, counted in counts.items()}
 
     def _noted(self, error: KafkaError | None, message: confluent_kafka.Message) -> None:
         # what is thrown away for another message's error doesn't name that
@@ -178,10 +168,18 @@ class KafkaSender:
 
     def _check_refused(self, doing: str) -> None:
         if self._rejected is not None:
-            raise self._client.translated(
+            raise self._about(
                 error_reason(self._connected(), KafkaException(self._rejected)),
                 f"{doing}, of which {self._rejected_at} refused a message",
+                self._rejected_at.rpartition("[")[0],
             )
+
+    def _about(self, error: BaseException, doing: str, topic: str) -> Exception:
+        """Return the exception to raise for an error that is about a topic."""
+        found = self._client.translated(error, doing)
+        if isinstance(found, ApplyError | KafkaUnavailableError):
+            found.topic = topic
+        return found
 
     def _connected(self) -> Producer:
         if self._producer is None:

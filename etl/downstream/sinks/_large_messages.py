@@ -130,12 +130,14 @@ class LargeMessages:
             ways.append("set [kafka] large-messages = 'claim-check' or 'key-only'")
         ways.append(f"leave the transaction out: `sluice txn skip {message.commit_ts}`")
         size = len(message.key or b"") + len(message.value or b"")
-        return ApplyError(
+        found = ApplyError(
             f"{self._client.address}: the transaction at commit_ts {message.commit_ts} has a"
             f" message{what} of {size} bytes, topic {topic!r} takes {limit} and [kafka]"
             f" max-message-bytes is {self._options.max_message_bytes}",
             hint="; or ".join(ways),
         )
+        found.topic = topic
+        return found
 
     def _shown_key(self, message: Message, schemas: Sequence[MessageSchema]) -> str:
         """Return the key as text; "" without one."""

@@ -13,6 +13,7 @@ import contextlib
 import fcntl
 import os
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -37,7 +38,7 @@ from sluice.etl.downstream import (
 from sluice.etl.downstream.sinks._binlog_sink import BinlogSink
 from sluice.etl.downstream.sinks._file_maintenance import FileMaintenance
 from sluice.etl.downstream.sinks._file_recovery import LogTail, find_tail
-from sluice.etl.downstream.sinks.sink import ApplyError
+from sluice.etl.downstream.sinks.sink import ApplyError, TopicCounts
 from sluice.etl.settings import File
 
 _MAINTENANCE_INTERVAL_S = 3600.0
@@ -112,9 +113,10 @@ class FileSink(BinlogSink):
         self._savepoint.save(checkpoint, place, self._end.offset)
         return Savepoint(checkpoint, place, self._end.offset)
 
-    def _make_durable(self, step: Step) -> None:
+    def _make_durable(self, step: Step) -> Mapping[str, TopicCounts]:
         if self._file is not None:
             os.fdatasync(self._file)
+        return {}
 
     def _save(self, checkpoint: Checkpoint) -> None:
         place = self._end.path.name if self._end.path else ""

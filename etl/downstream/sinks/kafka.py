@@ -10,7 +10,7 @@ no message has: how far an upstream without changes was followed, and how far th
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from sluice.etl.changes.formats.binlog_file import FOOTER, HEADER, commit_ts_of, split_records
@@ -31,7 +31,7 @@ from sluice.etl.downstream.sinks._kafka_topics import (
 )
 from sluice.etl.downstream.sinks._large_messages import LargeMessages
 from sluice.etl.downstream.sinks._schema_registry import SchemaRegistry
-from sluice.etl.downstream.sinks.sink import ApplyError
+from sluice.etl.downstream.sinks.sink import ApplyError, TopicCounts
 from sluice.etl.settings import Kafka
 from sluice.tidb.table_name import TableName
 
@@ -240,17 +240,17 @@ class KafkaSink(BinlogSink):
         is_reported = not self._resume_topic or topic == self._resume_topic
         self._sender.send(message, topic, partition, is_reported=is_reported)
 
-    def _make_durable(self, step: Step) -> None:
+    def _make_durable(self, step: Step) -> Mapping[str, TopicCounts]:
         self._end_transaction()
         self._send_watermark(step.commit_ts)
         if not self._sender.in_transaction:
-            return
+            return {}
         doing = f"committing through {step.commit_ts}"
         if not self._options.is_transactional:
             self._sender.flush(doing)  # before the record, which promises it
         if self._resume_topic:
             self._send(self._record_through(step), self._resume_topic)
-        self._sender.commit(doing)
+        return self._sender.commit(doing)
 
     def _mark_growth(self) -> None:
         """Promise in the partitions that a topic had before that all until now is there.

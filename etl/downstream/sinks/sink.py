@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from sluice.errors import SluiceError
 from sluice.etl.changes.steps import ScopedDdl, Step
@@ -23,6 +23,8 @@ class ApplyError(SluiceError):
     """
 
     hint = "bring the downstream to what the changes expect, then let the task go on"
+    topic = ""
+    """The topic that the error is about, if it is about one."""
 
     def __init__(self, message: str, found: str = "", hint: str = "") -> None:
         super().__init__(message, hint=hint)
@@ -44,6 +46,16 @@ def always_confirm(step: Step, *, begun: bool = False) -> None:
     """Allow every step: a BeforeCommit for sinks without orders."""
 
 
+class TopicCounts(NamedTuple):
+    """Messages sent to a topic, and the bytes of their keys and values."""
+
+    messages: int = 0
+    bytes: int = 0
+
+    def __add__(self, other: TopicCounts) -> TopicCounts:  # type: ignore[override]
+        return TopicCounts(self.messages + other.messages, self.bytes + other.bytes)
+
+
 @dataclass(slots=True)
 class SinkResult:
     """Totals of one `Sink.run`; times are in seconds.
@@ -62,12 +74,19 @@ class SinkResult:
     round_trip_s: float = 0.0
     warnings: list[str] = field(default_factory=list)
     stages_ms: dict[str, float] = field(default_factory=dict)
+    topics: dict[str, TopicCounts] = field(default_factory=dict)
+    """What each topic got, of a sink that has topics."""
 
     def warn(self, warnings: Iterable[str]) -> None:
         """Add a commit step's warnings, and log them."""
         for warning in warnings:
             log.warning("%s", warning)
             self.warnings.append(warning)
+
+    def add_topics(self, topics: Mapping[str, TopicCounts]) -> None:
+        """Add what topics got until a commit."""
+        for name, counts in topics.items():
+            self.topics[name] = self.topics.get(name, TopicCounts()) + counts
 
     def add_stages(self, timings_ms: Mapping[str, float]) -> None:
         """Add a commit step's timings of the preparing job."""

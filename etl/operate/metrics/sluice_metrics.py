@@ -54,6 +54,20 @@ def _tables(sight: PipelineSample) -> Samples:
     ]
 
 
+def _topics(what: str) -> Callable[[PipelineSample], Samples]:
+    prefix = f"topic.{what}."
+
+    def samples(sight: PipelineSample) -> Samples:
+        counts = sight.totals.apply.counts
+        return [
+            ((name.removeprefix(prefix),), float(count))
+            for name, count in counts.items()
+            if name.startswith(prefix)
+        ]
+
+    return samples
+
+
 def _states(sight: PipelineSample) -> Samples:
     seen = sight.overview
     parts = {
@@ -231,6 +245,27 @@ COUNTED = (
     ),
     MetricFamily(
         "sluice_ddls", "DDL statements landed and applied", ("stage",), _by_stage("ddls"), "counter"
+    ),
+    MetricFamily(
+        "sluice_topic_messages",
+        "messages sent to a topic",
+        ("topic",),
+        _topics("messages"),
+        "counter",
+    ),
+    MetricFamily(
+        "sluice_topic_bytes",
+        "bytes of their keys and values",
+        ("topic",),
+        _topics("bytes"),
+        "counter",
+    ),
+    MetricFamily(
+        "sluice_topic_errors",
+        "errors of sending to a topic",
+        ("topic",),
+        _topics("errors"),
+        "counter",
     ),
     MetricFamily(
         "sluice_other_writers",

@@ -19,11 +19,13 @@ from sluice.etl.apply import run_apply
 from sluice.etl.changes.messages import Message
 from sluice.etl.changes.steps import CommitDetail, Step
 from sluice.etl.downstream import CheckpointMovedError
+from sluice.etl.downstream.ownership import downstream_name
 from sluice.etl.downstream.sinks import ApplyError, _kafka_client, read_checkpoint
 from sluice.etl.downstream.sinks._topic_limits import TopicLimits
 from sluice.etl.downstream.sinks.kafka import KafkaSink, is_unused, sent_through
 from sluice.etl.settings import Kafka
 from sluice.relay import RelayLog
+from sluice.relay.measures import CounterStore
 from tests.etl.changes.messages.avro_reader import AvroReader
 from tests.etl.changes.messages.debezium_avro_reader import DebeziumAvroReader
 from tests.etl.changes.messages.readers import READERS
@@ -363,6 +365,38 @@ def test_a_message_that_the_topic_does_not_take_is_refused_with_the_partitions_n
     assert checkpoint is None
     assert not any(row_topics(options).values())
     sink.close()
+
+
+def test_messages_bytes_and_errors_are_counted_by_topic(
+    relays: dict[str, RelayLog], options: Kafka
+) -> None:
+    applied(relays["shop"], options)
+    settings = configured(relays["shop"], options)
+    counts = CounterStore(settings.open_relay(), downstream_name(options)).totals().apply.counts
+    found = read_topics(options.brokers, prefix_of(options))
+    for topic in {name for name, _ in found}:
+        sent = [m for (name, _), each in found.items() if name == topic for m in each]
+        assert counts[f"topic.messages.{topic}"] == len(sent), topic
+        size = sum(len(m.key() or b"") + len(m.value() or b"") for m in sent)
+        assert counts[f"topic.bytes.{topic}"] == size, topic
+    assert not any(name.startswith("topic.errors.") for name in counts)
+
+
+def test_an_error_is_counted_for_the_topic_that_it_is_about(
+    relays: dict[str, RelayLog], options: Kafka
+) -> None:
+    described = replace(options, format="debezium-json", debezium_schema=True)
+    refusing = replace(described, topic=f"{prefix_of(options)}.small", max_message_bytes=1000)
+    with pytest.raises(ApplyError, match=r"max-message-bytes is 1000"):
+        applied(
+            relays["ddl"],
+            replace(
+                refusing, savepoint=options.savepoint + "2", resume_topic=options.resume_topic + "2"
+            ),
+        )
+    settings = configured(relays["ddl"], refusing)
+    counts = CounterStore(settings.open_relay(), downstream_name(refusing)).totals().apply.counts
+    assert counts[f"topic.errors.{prefix_of(options)}.small"] >= 1
 
 
 def test_at_least_once_has_no_gaps_between_offsets_and_every_change(
