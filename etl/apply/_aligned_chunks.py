@@ -206,7 +206,7 @@ class AlignedChunkApplier:
         filters, schema, name = self._rules.filters, table.schema_name, table.name
         if not filters.wants_table(schema, name):
             raise _ChunkDeclined(f"{table.full_name} isn't replicated: [filter] excludes it")
-        if filters.ignored_row_kinds(schema, name) or filters.may_keep_rows(schema, name):
+        if filters.leaves_changes_out(schema, name):
             raise _ChunkDeclined(
                 f"{table.full_name} isn't downstream as it is upstream: [filter] excludes some"
                 " changes"

@@ -10,7 +10,13 @@ import numpy as np
 import pyarrow as pa
 
 from sluice.etl.changes.formats.sql_text import display_text, quote_name, row_conditions
-from sluice.etl.changes.planning import PartitionMove, move_of, partition_of, relocate
+from sluice.etl.changes.planning import (
+    PartitionMove,
+    move_of,
+    partition_of,
+    relocate,
+    selected_changes,
+)
 from sluice.etl.changes.recorded_schema import RecordedSchema, SchemaTimeline
 from sluice.etl.changes.rules import ReplicationRules, is_internal_table
 from sluice.etl.changes.steps import ChangeError
@@ -191,7 +197,12 @@ class ExpectedRows:
                 alike.setdefault(table_id, (table, place, []))[2].append(at)
         found: list[tuple[int, int, list[ExpectedRow]]] = []
         for table, place, wanted in alike.values():
-            raw = RawChanges.from_table(changes.take(pa.array(wanted)))
+            own = changes.take(pa.array(wanted)).combine_chunks()
+            selection = self._rules.filters.row_selection(table)
+            if selection is not None:
+                own, places = selected_changes(selection, table, own)
+                wanted = [wanted[place] for place in places.tolist()]
+            raw = RawChanges.from_table(own)
             found += zip(
                 wanted, raw.commit_ts.tolist(), _rows_left_by(table, place, raw), strict=True
             )

@@ -14,6 +14,10 @@
     source = { schema = "shop", table = "log_*" }
     binlog-filter-rule = ["no-deletes"]
 
+    [[filter.rows]]
+    tables = ["shop.orders*"]
+    where = "region = 'eu'"
+
     [[route]]
     schema-pattern = "shard_*"
     table-pattern = "order"
@@ -30,7 +34,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from sluice.errors import RequestError
+from sluice.etl.changes.conditions import ConditionError, parse_condition
 from sluice.etl.changes.rules import (
+    ALL_KINDS,
     DDL_EVENTS,
     GROUP_EVENTS,
     OWN_SCHEMAS,
@@ -41,12 +47,14 @@ from sluice.etl.changes.rules import (
     PatternError,
     Route,
     Routes,
+    RowRule,
     check,
 )
 from sluice.tidb.folded import folded
 from sluice.tidb.history import SYSTEM_SCHEMAS
 
 FILTER_KEYS = (
+    "rows",
     "replicate-do-db",
     "replicate-do-table",
     "ignore-db",
@@ -59,6 +67,7 @@ FILTER_KEYS = (
 )
 _EVENTS = (*ROW_EVENTS, *DDL_EVENTS, *GROUP_EVENTS)
 _ROUTE_KEYS = ("schema-pattern", "table-pattern", "target-schema", "target-table")
+_ROW_RULE_KEYS = ("tables", "where", "operations")
 _MAX_NAME_CHARS = 64
 
 
@@ -88,6 +97,7 @@ def parse_filter(
         ignored_tables=_name_rules(raw, "ignore-table"),
         events=_event_rules(raw),
         own_schemas=OWN_SCHEMAS | {folded(name) for name in own_schemas},
+        rows=_row_rules(raw),
     ), _timestamps(raw)
 
 
@@ -229,6 +239,37 @@ def _event_rules(raw: Mapping[str, Any]) -> tuple[EventRule, ...]:
             )
             rules.append(EventRule(label, frozenset(events), tuple(statements)))
     return tuple(rules)
+
+
+def _row_rules(raw: Mapping[str, Any]) -> tuple[RowRule, ...]:
+    rules = []
+    for number, rule in enumerate(_list(raw, "rows", dict, "[[filter.rows]]"), 1):
+        where = f"[[filter.rows]] {number}"
+        for key in rule:
+            if key not in _ROW_RULE_KEYS:
+                raise RuleError(
+                    f"{where}: unknown key {key}; known are {', '.join(_ROW_RULE_KEYS)}"
+                )
+        tables = _checked(where, rule, "tables", lambda _, text: text)
+        if not tables:
+            raise RuleError(f'{where}: tables = ["schema.table", …] is missing')
+        condition = rule.get("where")
+        if not isinstance(condition, str):
+            raise RuleError(f"{where}: where = {condition!r}: a condition expected")
+        try:
+            parse_condition(condition)
+        except ConditionError as error:
+            raise RuleError(f"{where} where: {error}") from None
+        operations = _checked(where, rule, "operations", _operation)
+        kinds = frozenset(map(ROW_EVENTS.index, operations)) or ALL_KINDS
+        rules.append(RowRule(tuple(tables), condition, kinds, f"{where} ({condition[:200]})"))
+    return tuple(rules)
+
+
+def _operation(where: str, text: str) -> str:
+    if text not in ROW_EVENTS:
+        raise RuleError(f"{where} = {text!r}: there are {', '.join(ROW_EVENTS)}")
+    return text
 
 
 def _checked(

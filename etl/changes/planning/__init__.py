@@ -14,6 +14,7 @@ from sluice.etl.changes.planning._payloads import (
     SharedPayload,
     WindowPayload,
 )
+from sluice.etl.changes.planning._selected_rows import selected_changes
 from sluice.etl.changes.planning._windows import prepare, prepare_steps
 from sluice.tidb.partitions import PartitionError, partition_ids, partition_of
 
@@ -32,5 +33,6 @@ __all__ = [
     "prepare",
     "prepare_steps",
     "relocate",
+    "selected_changes",
     "surviving_changes",
 ]

@@ -11,6 +11,11 @@ import pyarrow as pa
 from sluice.etl.changes.planning._partition_moves import PartitionMove, surviving_changes
 from sluice.etl.changes.planning._payloads import BatchPayload, PrepareOptions
 from sluice.etl.changes.planning._schema_cursor import SchemaCursor
+from sluice.etl.changes.planning._selected_rows import (
+    select_changes,
+    selected_changes,
+    with_moved,
+)
 from sluice.etl.changes.steps import ChangeError, CommitDetail, Step, with_surviving_rows
 from sluice.etl.changes.write_plans import ChangeSet, StageTimings, planner_for
 from sluice.etl.changes.write_plans.identity import lookup_key_columns
@@ -116,6 +121,8 @@ class ChangeSetBuilder:
             ) from error
         found = self._schemas.find(move.table.id, ddl.commit_ts)
         kept = kept.filter(pa.array(~_named(kept, self._ignored)))
+        if found is not None and found.rows is not None:
+            kept, _ = selected_changes(found.rows, found.table, kept)
         if not kept.num_rows or found is None:
             return ddl
         if not self.loads_rows:
@@ -225,10 +232,12 @@ class ChangeSetBuilder:
         started = time.perf_counter()
         taken_back = self._reverted_by_table()
         commit_ts, kinds = table["commit_ts"].to_numpy(), table["kind"].to_numpy()
+        rows = table["row"].combine_chunks()
         tables = []
         loose = self._loose
         partial: set[int] = set()
         sources: dict[int, str] = {}
+        moved: dict[int, tuple[int, bytes]] = {}
         for table_id, places, first_ts, *counts in _places_by_table(
             table["table_id"].to_numpy(), commit_ts, kinds
         ):
@@ -248,6 +257,13 @@ class ChangeSetBuilder:
                 counts = [
                     0 if kind in found.ignored_kinds else count for kind, count in enumerate(counts)
                 ]
+            if found.rows is not None:
+                if not found.rows.is_of_rows:
+                    partial.add(table_id)
+                selected = select_changes(found.rows, found.table, kinds, rows, places)
+                moved.update(selected.moved)
+                places = selected.places
+                counts = _kind_counts(kinds, places, selected.moved)
             if found.source:
                 sources[table_id] = found.source
             if len(places) or table_id in taken_back:
@@ -262,7 +278,7 @@ class ChangeSetBuilder:
         left_out, self._excluded = tuple(self._excluded), []
         self._timings.decode += time.perf_counter() - started
         return ChangeSet(
-            changes=table,
+            changes=with_moved(table, moved),
             tables=tuple(tables),
             after=after,
             through=through,
@@ -304,7 +320,9 @@ class ChangeSetBuilder:
                 and lookup_key_columns(table.table)
                 and not table.ignored_kinds
             ):
-                found[table_id] = own
+                found[table_id] = (
+                    own if table.rows is None else selected_changes(table.rows, table.table, own)[0]
+                )
         return found
 
 
@@ -323,6 +341,18 @@ def _added(
         known = found.get(name, (0, 0, 0))
         found[name] = (known[0] + counts[0], known[1] + counts[1], known[2] + counts[2])
     return found
+
+
+def _kind_counts(
+    kinds: np.ndarray, places: np.ndarray, moved: Mapping[int, tuple[int, bytes]]
+) -> list[int]:
+    """Return how many changes of each kind are at places, of which some have become others."""
+    found = np.bincount(kinds[places], minlength=_KIND_COUNT)
+    for place, (kind, _) in moved.items():
+        found[kinds[place]] -= 1
+        found[kind] += 1
+    counts: list[int] = found.tolist()
+    return counts
 
 
 def _places_by_table(

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass, replace
 
-from sluice.etl.changes.rules import Filter, RouteError, Routes
+from sluice.etl.changes.rules import Filter, RouteError, Routes, RowRuleError, RowSelection
 from sluice.tidb.schema import Table
 
 _MAX_CACHED_RULES = 4
@@ -32,6 +32,8 @@ class Destination:
     """Why the changes can't go there."""
     ignored_kinds: frozenset[int] = frozenset()
     """Kinds of row changes that are excluded."""
+    rows: RowSelection | None = None
+    """The rows that go there; None for all."""
     may_keep_rows: bool = False
     """True if its rows may stay downstream when a statement removes them upstream."""
 
@@ -59,7 +61,8 @@ class Destinations:
             return Destination(table, table.full_name, is_wanted=False)
         try:
             target = self._routes.target(*names)
-        except RouteError as error:
+            rows = self._filters.row_selection(table)
+        except (RouteError, RowRuleError) as error:
             return Destination(table, table.full_name, refusal=str(error))
         routed = (
             table
@@ -70,6 +73,7 @@ class Destinations:
             routed,
             table.full_name,
             table.full_name if target.is_merged else "",
+            rows=rows,
             ignored_kinds=self._filters.ignored_row_kinds(*names),
             may_keep_rows=self._filters.may_keep_rows(*names),
         )

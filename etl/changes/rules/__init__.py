@@ -20,8 +20,10 @@ from sluice.etl.changes.rules.replication_rules import (
     skip_reason,
 )
 from sluice.etl.changes.rules.routes import Route, RouteError, Routes, Target
+from sluice.etl.changes.rules.row_rules import ALL_KINDS, RowRule, RowRuleError, RowSelection
 
 __all__ = [
+    "ALL_KINDS",
     "DDL_EVENTS",
     "FOR_TIDB_ALONE",
     "GROUP_EVENTS",
@@ -35,6 +37,9 @@ __all__ = [
     "Route",
     "RouteError",
     "Routes",
+    "RowRule",
+    "RowRuleError",
+    "RowSelection",
     "SchemaPattern",
     "ScopeError",
     "ScopeResult",

@@ -16,12 +16,13 @@ from sluice.etl.changes.formats.ddl_partitions import plain_name
 from sluice.etl.changes.rules._ddl_names import rename_database, rename_in_query, rename_tables
 from sluice.etl.changes.rules.filters import Filter
 from sluice.etl.changes.rules.routes import RouteError, Routes, Target
+from sluice.etl.changes.rules.row_rules import RowRuleError
 from sluice.etl.changes.steps import ChangeError, ScopedDdl
 from sluice.tidb.column_types import FLAG_NOT_NULL
 from sluice.tidb.ddl_actions import REMOVES_ROWS, RENAMES, Action
 from sluice.tidb.ddl_job import DdlEffect, DdlJob
 from sluice.tidb.folded import folded
-from sluice.tidb.schema import Schema, Table
+from sluice.tidb.schema import Column, Schema, Table
 from sluice.tidb.table_name import full_name
 
 _ACTIONS_WITHOUT_SCHEMA = {Action.FLASHBACK_CLUSTER}
@@ -89,6 +90,7 @@ class _DdlScoper:
             return ScopeResult(None, touches=False)
         for table_id in kept:
             self._check_crossing(table_id)
+            self._check_row_rules(table_id)
         after_names = [self._after[i] or self._before.get(i) for i in kept]
         for one, other in {(t.schema_name, t.name) for t in after_names if t} or {(schema, name)}:
             rule = self._filters.ignoring_rule(one, other, query)
@@ -138,6 +140,40 @@ class _DdlScoper:
             " rows are not downstream",
             f"bring the rows of {new.full_name} as of this commit_ts to the downstream by hand and",
         )
+
+    def _check_row_rules(self, table_id: int) -> None:
+        """Check that the row rules of a table mean the same rows before and after the DDL."""
+        old, new = self._before.get(table_id), self._after[table_id]
+        if not self._filters.rows or new is None or not new.is_base_table:
+            return
+        there = (*self._before.values(), *(t for t in self._after.values() if t))
+        others = there if self._kind == Action.EXCHANGE_PARTITION else (old or new,)
+        rules = self._filters.row_rules(new.schema_name, new.name)
+        for other in others:
+            if self._filters.row_rules(other.schema_name, other.name) != rules:
+                raise self._error(
+                    f"[[filter.rows]] selects other rows of {other.full_name} than of"
+                    f" {new.full_name}: rows would be missing downstream, or stay behind",
+                    "change the rules so that they are about both tables or none, or",
+                )
+        try:
+            selection = self._filters.row_selection(new)
+        except RowRuleError as error:
+            raise self._error(
+                str(error),
+                "change the rule so that it makes sense for the table behind the statement, or",
+            ) from error
+        if selection is None or old is None:
+            return
+        for column, rule in selection.columns.items():
+            why = _changed_meaning(old, column)
+            if why:
+                raise self._error(
+                    f"it changes {column.name} of {new.full_name} ({why}), by which {rule} selects"
+                    " rows: rows may have moved across its border unseen",
+                    f"run it downstream as it is (`sluice ddl replace {self._ddl.commit_ts}`) and"
+                    f" copy the table again (`sluice backfill --table {new.full_name}`), or",
+                )
 
     def _may_run(self, table_id: int) -> bool:
         """Return whether the job is to be executed for a table, concerning merged targets."""
@@ -315,3 +351,18 @@ class _DdlScoper:
                 " ignore-txn-commit-ts"
             ),
         )
+
+
+def _changed_meaning(old: Table, column: Column) -> str:
+    """Return what a DDL has made of a column that rows are selected by; "" if values stay equal."""
+    known = {c.id: c for c in old.columns}
+    named = next((c for c in old.columns if folded(c.name) == folded(column.name)), None)
+    if named is None:
+        return "the column is new, or has a new name"
+    if column.id in known and known[column.id] != named:
+        return f"it was {known[column.id].name}"
+    before = (named.kind, named.unsigned, named.charset, named.collate, named.decimal)
+    after = (column.kind, column.unsigned, column.charset, column.collate, column.decimal)
+    if before != after or named.elems != column.elems[: len(named.elems)]:
+        return "another type or collation"
+    return "it becomes shorter" if -1 < column.flen < named.flen else ""

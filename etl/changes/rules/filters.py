@@ -15,9 +15,10 @@ from dataclasses import dataclass
 
 from sluice.etl.changes.formats.ddl_text import tokens
 from sluice.etl.changes.rules.name_pattern import matches
+from sluice.etl.changes.rules.row_rules import RowRule, RowRuleError, RowSelection
 from sluice.tidb.folded import folded
 from sluice.tidb.history import SYSTEM_SCHEMAS
-from sluice.tidb.schema import MAX_USER_TABLE_ID
+from sluice.tidb.schema import MAX_USER_TABLE_ID, Table
 
 OWN_SCHEMAS = frozenset({"tidb_binlog", "sluice_recycle"})
 
@@ -115,6 +116,7 @@ class Filter:
     ignored_tables: tuple[NameRule, ...] = ()
     events: tuple[EventRule, ...] = ()
     own_schemas: frozenset[str] = OWN_SCHEMAS
+    rows: tuple[RowRule, ...] = ()
 
     def wants_schema(self, schema: str) -> bool:
         """Return whether statements about a database as a whole go downstream."""
@@ -176,6 +178,37 @@ class Filter:
             kind
             for kind, event in enumerate(ROW_EVENTS)
             if any(rule.ignores_rows(event) for rule in rules)
+        )
+
+    def row_rules(self, schema: str, table: str) -> tuple[RowRule, ...]:
+        """Return the rules that select rows of a table."""
+        return tuple(rule for rule in self.rows if rule.matches(schema, table))
+
+    def row_selection(self, table: Table) -> RowSelection | None:
+        """Return which rows of a table, under its upstream name, go downstream; None if all do.
+
+        Raises RowRuleError if a rule makes no sense for its columns.
+        """
+        rules = self.row_rules(table.schema_name, table.name) if self.rows else ()
+        if not rules:
+            return None
+        if self.ignored_row_kinds(table.schema_name, table.name):
+            raise RowRuleError(
+                f"{rules[0].text} and {table.full_name}: an event filter leaves out changes of the"
+                " same table, and which of the two comes first isn't defined",
+                hint="write the event filter as `operations` of the row rule",
+            )
+        return RowSelection(rules, table)
+
+    def leaves_changes_out(self, schema: str, table: str) -> bool:
+        """Return whether a table downstream isn't what some rule makes of the upstream's rows.
+
+        Changes are left out by their kind, so which rows are there depends on the past.
+        """
+        return (
+            bool(self.ignored_row_kinds(schema, table))
+            or self.may_keep_rows(schema, table)
+            or any(not rule.is_of_rows for rule in self.row_rules(schema, table))
         )
 
     def may_keep_rows(self, schema: str, table: str) -> bool:

@@ -116,6 +116,9 @@ def _check_table(
     if not settings.filters.wants_table(now.schema_name, now.name):
         done.unchecked.append(f"{now.full_name} isn't replicated")
         return
+    if rules := settings.filters.row_rules(now.schema_name, now.name):
+        done.unchecked.append(f"{now.full_name}: {rules[0].text} leaves some of its rows out")
+        return
     goal = settings.routes.target(now.schema_name, now.name)
     named = replace(now, schema_name=goal.schema, name=goal.table)
     done.rows += reverse.rows
