@@ -8,9 +8,10 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from sluice.etl.changes.formats.table_fallbacks import zone_dependent_columns
-from sluice.etl.changes.rules import Filter, RouteError, Routes
+from sluice.etl.changes.rules import Filter, RouteError, Routes, RowRuleError, RowSelection
 from sluice.etl.copy.definitions import SourceSchema
 from sluice.etl.copy.errors import CopyError
+from sluice.etl.copy.selected_rows import conditions_of
 from sluice.etl.copy.source import RowSource, SourceChunk
 from sluice.relay.json_codec import JsonDocument
 from sluice.tidb import tso
@@ -28,7 +29,7 @@ class PlannedTable(JsonDocument):
     """A table to be copied to `schema`.`name` downstream.
 
     `merged`: others are copied there, too. `brought`: the stored generated columns whose values
-    come with the rows.
+    come with the rows. `where`: conditions of row rules that the copied rows meet.
     """
 
     table: Table
@@ -37,6 +38,7 @@ class PlannedTable(JsonDocument):
     merged: bool
     bytes: int
     brought: tuple[str, ...] = ()
+    where: tuple[str, ...] = ()
 
     @property
     def target(self) -> str:
@@ -201,12 +203,32 @@ class _CopyPlanner:
         try:
             self._source.check_schema(table)
             target = self._routes.target(table.schema_name, table.name)
-        except (CopyError, RouteError) as error:
+            selection = self._filters.row_selection(table)
+        except (CopyError, RouteError, RowRuleError) as error:
             self._problems.append(str(error))
             return None
         size = self._held[table.full_name].bytes
         brought = tuple(sorted(self._source.brings(table)))
-        return PlannedTable(table, target.schema, target.table, target.is_merged, size, brought)
+        if selection is not None:
+            self._note_selection(table, selection, brought)
+        where = conditions_of(selection)
+        return PlannedTable(
+            table, target.schema, target.table, target.is_merged, size, brought, where
+        )
+
+    def _note_selection(
+        self, table: Table, selection: RowSelection, brought: Sequence[str]
+    ) -> None:
+        lacking = [c.name for c in selection.columns if c.generated and c.name not in brought]
+        if lacking:
+            self._problems.append(
+                f"{table.full_name}: {selection.rules[0].text} selects rows by"
+                f" {', '.join(lacking)}, of which the source has no values. Name the columns that"
+                " it is computed from in the rule"
+            )
+        self._notes.append(
+            f"{table.full_name}: only the rows that {selection.rules[0].text} selects are copied"
+        )
 
     def _chunks(self, tables: list[PlannedTable]) -> tuple[list[SourceChunk], list[int]]:
         chunks: list[SourceChunk] = []
@@ -230,7 +252,7 @@ class _CopyPlanner:
             ]
             if not tables[place].bytes:
                 tables[place] = replace(tables[place], bytes=sum(chunk.bytes for chunk in found))
-            chunks += found
+            chunks += [replace(chunk, where=planned.where) for chunk in found]
             of_table += [place] * len(found)
             if found and (
                 lacking := [

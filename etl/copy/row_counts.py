@@ -12,6 +12,7 @@ from typing import Any
 from sluice.etl.changes.formats.sql_text import quote_table
 from sluice.etl.copy.errors import CopyError
 from sluice.etl.copy.plan import CopyPlan
+from sluice.etl.copy.selected_rows import where_sql
 from sluice.etl.copy.tidb_session import TidbAddress, TidbSession
 from sluice.etl.settings import Upstream
 
@@ -81,6 +82,9 @@ def _count_upstream_rows(
         session.read_at(plan.ts)
         for place, planned in enumerate(plan.tables):
             doing(f"counting rows of {planned.table.full_name} in TiDB")
-            ((rows,),) = session.query(f"SELECT COUNT(*) FROM {quote_table(planned.table)}")
+            ((rows,),) = session.query(
+                f"SELECT COUNT(*) FROM {quote_table(planned.table)}"
+                f" WHERE {where_sql(planned.table, planned.where)}"
+            )
             found[place] = int(rows or 0)
     return found

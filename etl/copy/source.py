@@ -27,6 +27,7 @@ class SourceChunk(JsonDocument):
     """Rows of one table.
 
     `place` locates them, in the source's own terms; `bytes` is about how much there is to read.
+    `where`: conditions (`sluice.etl.changes.conditions`) that a row meets to be copied.
     """
 
     schema: str
@@ -34,6 +35,7 @@ class SourceChunk(JsonDocument):
     number: int
     place: Mapping[str, Any]
     bytes: int
+    where: tuple[str, ...] = ()
 
     @property
     def full_name(self) -> str:

@@ -19,7 +19,8 @@ from sluice.etl.changes.formats.sql_text import data_of
 from sluice.etl.changes.messages import MessageFormat
 from sluice.etl.changes.steps import MessageSchema
 from sluice.etl.changes.write_plans.kafka_messages import snapshot_rows
-from sluice.etl.copy.source import SourceChunk
+from sluice.etl.copy.selected_rows import selected_rows
+from sluice.etl.copy.source import RowSource, SourceChunk
 from sluice.etl.copy.sources import open_source
 from sluice.tidb.schema import Table
 
@@ -37,7 +38,13 @@ def make_loads(
     spec: Mapping[str, Any], chunk: SourceChunk, table: Table
 ) -> Iterator[pa.RecordBatch]:
     """Yield the loads of a chunk, in LOAD_SCHEMA, one a batch. Raises CopyError, OSError."""
-    return loads_of(table, open_source(spec).read(chunk, table))
+    return loads_of(table, _rows(open_source(spec), chunk, table))
+
+
+def _rows(source: RowSource, chunk: SourceChunk, table: Table) -> Iterator[pa.RecordBatch]:
+    """Return the rows of a chunk that row rules select; `table`: by its upstream name."""
+    batches = source.read(chunk, table)
+    return selected_rows(batches, table, chunk.where) if chunk.where else batches
 
 
 def loads_of(table: Table, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -68,7 +75,7 @@ def make_messages(
     """
     source = open_source(spec)
     upstream = replace(table, schema_name=chunk.schema, name=chunk.table)
-    for batch in source.read(chunk, upstream):
+    for batch in _rows(source, chunk, upstream):
         schemas, frames = snapshot_rows(table, batch, source.position, options)
         layout, (_, content) = json.dumps({"schemas": schemas}), data_of(frames)
         yield pa.RecordBatch.from_arrays(

@@ -164,7 +164,14 @@ class ArchiveEndpoint:
         left: dict[str, MergedTable] = {}
         for name, group in groups.items():
             about = [decided[table.id] for table in group.tables if table.id in decided]
+            rules = [
+                rule
+                for table in group.tables
+                for rule in self._settings.filters.row_rules(table.schema_name, table.name)
+            ]
             why = f"an override is about the DDL at {about[0]}" if about else group.unlike()
+            if rules:
+                why = f"{rules[0].text} selects its rows, and the archive has all of them"
             if why:
                 self.unknown |= dict.fromkeys((table.full_name for table in group.tables), why)
             else:

@@ -67,7 +67,8 @@ class ComparedTable:
     key, which is a multiset. `upstream`, `downstream`: the columns as the servers have them;
     `by_rows`: why rows are compared and not checksums, "" if servers compute these. `bytes`: about
     how many the downstream has. `notes`: for people. `others`: tables of the upstream that are
-    merged with this one, with the same columns: all their rows together are compared.
+    merged with this one, with the same columns: all their rows together are compared. `where`: of
+    each source the SQL condition of the rows that are downstream, () if all of them are.
     """
 
     table: Table
@@ -80,6 +81,7 @@ class ComparedTable:
     bytes: int = 0
     notes: tuple[str, ...] = ()
     others: tuple[Table, ...] = ()
+    where: tuple[str, ...] = ()
 
     @property
     def full_name(self) -> str:
@@ -90,6 +92,12 @@ class ComparedTable:
     def sources(self) -> tuple[Table, ...]:
         """Return all tables of the upstream whose rows are compared."""
         return (self.table, *self.others)
+
+    def upstream_rows(self, within: KeyRange) -> Iterator[tuple[Table, str]]:
+        """Yield each source and the SQL condition of its rows in a range."""
+        for number, source in enumerate(self.sources):
+            condition = within.condition(self.key)
+            yield source, f"{condition} AND {self.where[number]}" if self.where else condition
 
 
 @dataclass(frozen=True, slots=True)

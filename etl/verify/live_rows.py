@@ -65,6 +65,7 @@ class LiveRows:
         self._sources: dict[int, tuple[Table, ...]] = {}
         self.ts = snapshot.checkpoint.commit_ts
         self._places: dict[int, DownstreamTable] = {}
+        self._filters = settings.filters
         self.left_out: dict[str, str] = {}
         self.merged: dict[str, tuple[Table, ...]] = {}
         users = [table for table in definitions.of_users().tables if table.is_base_table]
@@ -74,7 +75,7 @@ class LiveRows:
             self._take_merged(group)
         for table in users:
             if table.id not in self._places and table.full_name not in self.left_out:
-                place = downstream_table_of(settings, table)
+                place = downstream_table_of(settings, table, selected_too=True)
                 if isinstance(place, str):
                     self.left_out[table.full_name] = place
                 else:
@@ -108,10 +109,18 @@ class LiveRows:
         sources = (replace(table, columns=table.writable_columns), *self._sources.get(table.id, ()))
         ours = as_table(
             table,
-            chain.from_iterable(read_rows(self._session, source, where) for source in sources),
+            chain.from_iterable(
+                read_rows(self._session, source, f"({where}) AND {self._selected(source.id)}")
+                for source in sources
+            ),
         )
         theirs = as_table(table, self._snapshot.rows_where(0, self._places[table.id], where))
         return LiveComparison(ours.num_rows, ours.nbytes, diff_rows(table, ours, theirs))
+
+    def _selected(self, table_id: int) -> str:
+        """Return the SQL condition of a table's rows that are downstream."""
+        selection = self._filters.row_selection(self.own[table_id])
+        return "TRUE" if selection is None else selection.sql()
 
 
 @contextmanager

@@ -73,11 +73,7 @@ def merged_into(settings: Settings, schema: str, name: str) -> tuple[str, str] |
     All changes of this one are among them. None if there is no such table.
     """
     filters = settings.filters
-    if (
-        not filters.wants_table(schema, name)
-        or filters.ignored_row_kinds(schema, name)
-        or filters.may_keep_rows(schema, name)
-    ):
+    if not filters.wants_table(schema, name) or filters.leaves_changes_out(schema, name):
         return None
     try:
         target = settings.routes.target(schema, name)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from sluice.etl.changes.rules import RouteError
+from sluice.etl.changes.rules import Filter, RouteError, RowRuleError
 from sluice.etl.copy.definitions import SourceSchema
 from sluice.etl.downstream import MySQLSession
 from sluice.etl.history.snapshots.downstream_catalog import (
@@ -75,7 +75,10 @@ def compared_tables(
         elif why := group.unlike():
             left += [ExcludedTable(table.full_name, why) for table in group.tables]
         else:
-            found.append(_compared_table(group, there, session))
+            try:
+                found.append(_compared_table(group, there, session, settings.filters))
+            except RowRuleError as error:
+                left += [ExcludedTable(table.full_name, str(error)) for table in group.tables]
     return sorted(found, key=lambda table: -table.bytes), left
 
 
@@ -121,7 +124,7 @@ def _groups(
         target = merged_into(settings, table.schema_name, table.name)
         if target is not None:
             targets.add(target)
-        elif isinstance(place := downstream_table_of(settings, table), str):
+        elif isinstance(place := downstream_table_of(settings, table, selected_too=True), str):
             left.append(ExcludedTable(table.full_name, place))
         else:
             groups.append(MergedTable((table,), place.schema, place.name))
@@ -132,9 +135,10 @@ def _groups(
 
 
 def _compared_table(
-    group: MergedTable, there: DownstreamTableInfo, session: MySQLSession
+    group: MergedTable, there: DownstreamTableInfo, session: MySQLSession, filters: Filter
 ) -> ComparedTable:
     place, others = group.place, group.tables[1:]
+    selections = [filters.row_selection(table) for table in group.tables]
     columns = visible_columns(place.table)
     lacking = [column.name for column in columns if folded(column.name) not in there.columns]
     plain = _without_generation(columns, lacking)
@@ -144,6 +148,11 @@ def _compared_table(
     known = {column.name.lower() for column in place.table.columns}
     if more := sorted(there.columns.keys() - known):
         notes.append(f"only the downstream has the column {', '.join(more)}")
+    notes += [
+        f"only the rows of {table.full_name} that {one.rules[0].text} selects are compared"
+        for table, one in zip(group.tables, selections, strict=True)
+        if one is not None
+    ]
     if others:
         names = ", ".join(one.full_name for one in others)
         notes.append(
@@ -166,6 +175,9 @@ def _compared_table(
         there.bytes,
         tuple(notes),
         tuple(only_columns(one, _columns_in_order(plain, one, lacking)) for one in others),
+        tuple("TRUE" if one is None else one.sql() for one in selections)
+        if any(selections)
+        else (),
     )
 
 

@@ -39,11 +39,9 @@ class UpstreamEndpoint:
         if table.by_rows:
             return None
         count = digest = 0
-        for source in table.sources:
+        for source, condition in table.upstream_rows(within):
             statement = f"SELECT {checksum_columns(table.upstream)} FROM {quote_table(source)}"
-            ((rows, summed),) = self._session(session).query(
-                f"{statement} WHERE {within.condition(table.key)}"
-            )
+            ((rows, summed),) = self._session(session).query(f"{statement} WHERE {condition}")
             count, digest = count + int(rows or 0), digest + int(summed or 0)
         return Checksum(count, digest)
 
@@ -53,8 +51,8 @@ class UpstreamEndpoint:
         reader = self._session(session)
         whole = False
         try:
-            for source in table.sources:
-                yield from read_rows(reader, source, within.condition(table.key))
+            for source, condition in table.upstream_rows(within):
+                yield from read_rows(reader, source, condition)
             whole = True
         finally:
             # a result that isn't read to its end leaves the connection unusable

@@ -12,11 +12,12 @@ import logging
 import time
 from collections import Counter, deque
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from sluice.errors import SluiceError, ours
 from sluice.etl.changes.formats.key_ranges import in_range
+from sluice.etl.changes.rules import Filter
 from sluice.etl.copy.backfill.chunk_cutter import ChunkCutter
 from sluice.etl.copy.backfill.chunk_scheduler import AlignedChunkScheduler
 from sluice.etl.copy.backfill.downstream_session import BackfillDownstream
@@ -55,6 +56,7 @@ class BackfillEndpoints:
     aligned_chunks: AlignedChunks
     storage: Storage
     read: ReadChunk
+    filters: Filter = field(default_factory=Filter)
 
 
 @dataclass(slots=True)
@@ -295,6 +297,9 @@ class BackfillJob:
             made.condition or "TRUE",
             *([f"({self._request.where})"] if self._request.where else []),
         ]
+        selection = self._endpoints.filters.row_selection(table)
+        if selection is not None:
+            conditions.append(selection.sql())
         most = _MAX_CHUNK_BYTES if range_key(table) and not hand.chunk.condition else 0
         found = self._endpoints.read(
             ReadRequest(made.at_ts, table, " AND ".join(conditions), path, most)

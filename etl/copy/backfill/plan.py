@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from sluice.errors import SluiceError
-from sluice.etl.changes.rules import Filter, RouteError, Routes
+from sluice.etl.changes.rules import Filter, RouteError, Routes, RowRuleError
 from sluice.etl.changes.write_plans.identity import lookup_key_columns
 from sluice.etl.copy import CopyError
 from sluice.etl.copy.backfill.request import BackfillRequest
@@ -191,7 +191,7 @@ class _BackfillPlanner:
     def _planned(self, table: Table, size: TableSize) -> BackfillTablePlan | None:
         try:
             return self._checked(table, size)
-        except (BackfillError, CopyError, RouteError) as error:
+        except (BackfillError, CopyError, RouteError, RowRuleError) as error:
             if isinstance(error, SluiceError) and error.transient:
                 raise
             self._problems.append(
@@ -208,12 +208,17 @@ class _BackfillPlanner:
                 " others: which rows there are its own is unknown, so none can be replaced or"
                 " compared"
             )
-        if self._filters.ignored_row_kinds(
-            table.schema_name, table.name
-        ) or self._filters.may_keep_rows(table.schema_name, table.name):
+        if self._filters.leaves_changes_out(table.schema_name, table.name):
             raise BackfillError(
                 f"{table.full_name} is replicated in part, by event filters: downstream it"
                 " isn't meant to be what it is upstream"
+            )
+        selection = self._filters.row_selection(table)
+        if selection is not None:
+            self._upstream.check_readable(table, selection.sql())
+            self._notes.append(
+                f"{table.full_name}: only the rows that {selection.rules[0].text} selects are"
+                " copied"
             )
         self._upstream.check_readable(table, request.where)
         key = range_key(table)

@@ -248,7 +248,12 @@ def run_backfill(
         run = stack.enter_context(job.run(runner))
         place.sweep()
         sides = BackfillEndpoints(
-            place.upstream, place.downstream, place.relay.aligned_chunks, place.relay.storage, read
+            place.upstream,
+            place.downstream,
+            place.relay.aligned_chunks,
+            place.relay.storage,
+            read,
+            settings.filters,
         )
         work = BackfillJob(request, plan, sides, job.id, run)
         state = _run_job(work)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from sluice.etl.changes.rules import RouteError
+from sluice.etl.changes.rules import RouteError, RowRuleError
 from sluice.etl.copy.definitions import SourceSchema
 from sluice.etl.downstream import MySQLSession
 from sluice.etl.history.snapshots.downstream_catalog import mismatch, read_downstream_tables
@@ -94,16 +94,27 @@ def _repair_problems(relay: RelayLog, definitions: SourceSchema) -> Iterator[str
             )
 
 
-def downstream_table_of(settings: Settings, table: Table) -> DownstreamTable | str:
+def downstream_table_of(
+    settings: Settings, table: Table, *, selected_too: bool = False
+) -> DownstreamTable | str:
     """Return where a table of the upstream is downstream.
 
-    Or in words why no table there has its rows and no others.
+    Or in words why no table there has its rows and no others. `selected_too`: also one that has
+    those alone which row rules select, for callers that ask the upstream for them
+    (`Filter.row_selection`).
     """
     filters, schema, name = settings.filters, table.schema_name, table.name
     if not filters.wants_table(schema, name):
         return f"{table.full_name} isn't downstream: {filters.reason(schema, name)}"
-    if filters.ignored_row_kinds(schema, name) or filters.may_keep_rows(schema, name):
+    if filters.leaves_changes_out(schema, name):
         return f"{table.full_name}: [filter] leaves some of its changes out"
+    if not selected_too and (rules := filters.row_rules(schema, name)):
+        return f"{table.full_name}: {rules[0].text} leaves some of its rows out"
+    if selected_too:
+        try:
+            filters.row_selection(table)
+        except RowRuleError as error:
+            return str(error)
     try:
         target = settings.routes.target(schema, name)
     except RouteError as error:

@@ -104,10 +104,10 @@ def _why_not_repairable(settings: Settings, table: Table) -> str:
     again = f"copy it again: `sluice backfill --table {shlex.quote(name)}`"
     if not lookup_key_columns(table):
         return f"{name} has no key: which of its rows were touched is unknown; {again}"
-    if filters.ignored_row_kinds(table.schema_name, table.name) or filters.may_keep_rows(
-        table.schema_name, table.name
-    ):
+    if filters.leaves_changes_out(table.schema_name, table.name):
         return f"{name} isn't downstream as it is upstream: [filter] leaves some changes out"
+    if rules := filters.row_rules(table.schema_name, table.name):
+        return f"{name}: {rules[0].text} selects its rows, which a repair doesn't know; {again}"
     try:
         target = settings.routes.target(table.schema_name, table.name)
     except RouteError as error:

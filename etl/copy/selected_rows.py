@@ -1,0 +1,44 @@
+"""Copy the rows alone that row rules select. A copied row counts as inserted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import pyarrow as pa
+
+from sluice.etl.changes.conditions import BoundCondition, ImagePair, parse_condition
+from sluice.etl.changes.rules import RowSelection
+from sluice.relay import INSERT
+from sluice.tidb.schema import Table
+
+__all__ = ["conditions_of", "selected_rows", "where_sql"]
+
+
+def conditions_of(selection: RowSelection | None) -> tuple[str, ...]:
+    """Return the conditions, as they were typed, that a table's inserted rows meet."""
+    rules = () if selection is None else selection.rules
+    return tuple(rule.where for rule in rules if INSERT in rule.kinds)
+
+
+def selected_rows(
+    batches: Iterable[pa.RecordBatch], table: Table, where: Sequence[str]
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows that meet all conditions. Raises ConditionError."""
+    bound = [BoundCondition(parse_condition(one), table) for one in where]
+    for batch in batches:
+        images = dict(zip(batch.schema.names, batch.columns, strict=True))
+        found = batch
+        if bound:
+            pair = ImagePair(batch.num_rows, None, images)
+            mask = bound[0].holds(pair, "new")
+            for condition in bound[1:]:
+                mask &= condition.holds(pair, "new")
+            found = batch if mask.all() else batch.filter(pa.array(mask))
+        if found.num_rows or not bound:
+            yield found
+
+
+def where_sql(table: Table, where: Sequence[str]) -> str:
+    """Return the same conditions as SQL. Raises ConditionError."""
+    parts = [BoundCondition(parse_condition(one), table).sql() for one in where]
+    return " AND ".join(parts) or "TRUE"
