@@ -52,7 +52,7 @@ _COMMANDS = {
     "find": "Find past transactions and DDL.",
     "undo": "Take past transactions back, as SQL or in TiDB.",
     "init": "Write a sluice.toml, and check what it names.",
-    "config": "Convert a drainer.toml into a sluice.toml.",
+    "config": "Convert a drainer.toml, or check the rules about a table.",
     "replay": "Replay a recording into the running stack.",
     "spark": "Run a process of a Spark cluster.",
     "capture": "Check whether a pipeline can go on from TiKV without binlogs.",

@@ -1,20 +1,27 @@
-"""sluice config: convert a drainer.toml into a sluice.toml."""
+"""sluice config: convert a drainer.toml, or show what the rules make of a table."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from sluice.cli._settings import config_option, settings_of
 from sluice.etl.settings import read_drainer
+
+if TYPE_CHECKING:
+    from sluice.etl.settings import Settings
 
 
 @click.command("config")
 @click.argument(
-    "file", metavar="DRAINER_TOML", type=click.Path(exists=True, dir_okay=False, path_type=Path)
+    "file",
+    metavar="[DRAINER_TOML]",
+    required=False,
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
 )
 @click.option(
     "--relay-url",
@@ -23,12 +30,75 @@ from sluice.etl.settings import read_drainer
     show_default=True,
     help="URL of the relay log.",
 )
-def command(file: Path, relay_url: str) -> None:
-    """Print the sluice.toml that corresponds to DRAINER_TOML.
+@click.option(
+    "--check", "table", metavar="TABLE",
+    help="Show what filters, routes and row rules make of this upstream table (schema.table).",
+)  # fmt: skip
+@click.option(
+    "--row", metavar="JSON",
+    help="With --check: a row after a change, {\"column\": value}; alone it is inserted.",
+)  # fmt: skip
+@click.option(
+    "--old-row", metavar="JSON",
+    help="With --check: the row before the change; alone it is deleted.",
+)  # fmt: skip
+@config_option
+@click.pass_context
+def command(
+    ctx: click.Context,
+    *,
+    file: Path | None,
+    relay_url: str,
+    table: str | None,
+    row: str | None,
+    old_row: str | None,
+    config: str | None,
+) -> int:
+    """Print the sluice.toml that corresponds to DRAINER_TOML, or check a pipeline's rules.
 
-    Settings without a meaning for Sluice become comments; passwords aren't printed.
+    Settings without a meaning for Sluice become comments; passwords aren't printed. With --check
+    the exit code is 1 if a rule would stop replication of the table.
     """
-    click.echo(sluice_toml(file, relay_url), nl=False)
+    if (file is None) == (table is None):
+        raise click.UsageError("name a DRAINER_TOML, or a table by --check")
+    if table is not None:
+        return _check(
+            settings_of(ctx, config), table, _row("--old-row", old_row), _row("--row", row)
+        )
+    if file is not None:
+        click.echo(sluice_toml(file, relay_url), nl=False)
+    return 0
+
+
+def _row(option: str, text: str | None) -> dict[str, Any] | None:
+    if text is None:
+        return None
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint=option) from error
+    if not isinstance(found, dict):
+        raise click.BadParameter('an object expected: {"id": 1}', param_hint=option)
+    return found
+
+
+def _check(
+    settings: Settings, name: str, old: dict[str, Any] | None, new: dict[str, Any] | None
+) -> int:
+    from sluice.etl.copy.copy_source_cluster import SourceCluster
+    from sluice.etl.operate.rule_check import check_rules
+
+    with SourceCluster.connect(settings.upstream) as cluster:
+        definitions = cluster.definitions(cluster.pd.tso()).of_users()
+    tables = [table for table in definitions.tables if table.is_base_table]
+    found = check_rules(settings, tables, name, old, new)
+    for line in found.lines:
+        click.echo(line)
+    for warning in found.warnings:
+        click.echo(f"warning: {warning}")
+    for problem in found.problems:
+        click.echo(f"stops: {problem}")
+    return 1 if found.problems else 0
 
 
 def sluice_toml(file: Path, relay_url: str) -> str:

@@ -1,0 +1,164 @@
+"""Show what a pipeline's rules make of a table, of its columns and of a row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from sluice.errors import RequestError
+from sluice.etl.changes.conditions import ImagePair
+from sluice.etl.changes.rules import (
+    ROW_EVENTS,
+    NameRule,
+    Route,
+    RouteError,
+    RowRule,
+    RowRuleError,
+    RowSelection,
+)
+from sluice.etl.settings import Settings
+from sluice.relay import DELETE, INSERT, UPDATE
+from sluice.tidb.codec.columnar import arrow_type
+from sluice.tidb.folded import folded
+from sluice.tidb.schema import Column, Table
+from sluice.tidb.table_name import full_name, suggestion
+
+__all__ = ["RuleCheck", "check_rules", "unused_rules"]
+
+Row = Mapping[str, Any]
+"""Values by column name, in any case; a column that is not in it is NULL."""
+
+
+@dataclass(slots=True)
+class RuleCheck:
+    """What becomes of a table: `lines` for people; `problems` would stop replication."""
+
+    lines: list[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+
+def check_rules(
+    settings: Settings,
+    tables: Sequence[Table],
+    name: str,
+    old: Row | None = None,
+    new: Row | None = None,
+) -> RuleCheck:
+    """Return what the rules make of the table `name` (full upstream name), and of a change.
+
+    `tables`: all of the upstream's. `old`, `new`: a row before and after a change: both of an
+    update, one of a delete or an insert, none to ask for no row. Raises RequestError for a table
+    that isn't there, and for a row that isn't one of the table.
+    """
+    table = next((each for each in tables if each.full_name == name), None)
+    if table is None:
+        known = [each.full_name for each in tables]
+        raise RequestError(
+            f"the upstream has no table {name!r}{suggestion(name, known)}",
+            hint="write SCHEMA.TABLE, as upstream",
+        )
+    found = RuleCheck(warnings=list(unused_rules(settings, tables)))
+    _check_table(settings, table, found)
+    if old is not None or new is not None:
+        found.lines.append(_outcome(settings, table, old, new))
+    return found
+
+
+def unused_rules(settings: Settings, tables: Sequence[Table]) -> Iterator[str]:
+    """Yield the rules about tables that are about none of them, in words."""
+    names = [(table.schema_name, table.name) for table in tables]
+    filters = settings.filters
+    rules: list[RowRule | NameRule | Route] = [
+        *filters.rows,
+        *filters.do_tables,
+        *filters.ignored_tables,
+        *(rule.names for rule in filters.events),
+        *settings.routes.rules,
+    ]
+    for rule in rules:
+        if not any(rule.matches(*name) for name in names):
+            yield f"{rule.text} is about no table that the upstream has"
+
+
+def _check_table(settings: Settings, table: Table, found: RuleCheck) -> None:
+    filters, names = settings.filters, (table.schema_name, table.name)
+    if not filters.wants_table(*names):
+        found.lines.append(f"{table.full_name}: not replicated, {filters.reason(*names)}")
+        return
+    try:
+        target = settings.routes.target(*names)
+        selection = filters.row_selection(table)
+    except (RouteError, RowRuleError) as error:
+        found.problems.append(str(error))
+        return
+    route = "" if target.route is None else f", by {target.route.text}"
+    found.lines.append(f"{table.full_name}: to {full_name(target.schema, target.table)}{route}")
+    left_out = sorted(filters.ignored_row_kinds(*names))
+    if left_out:
+        kinds = ", ".join(ROW_EVENTS[kind] for kind in left_out)
+        found.lines.append(f"  an event filter leaves out: {kinds}")
+    used = {} if selection is None else selection.columns
+    for rule in () if selection is None else selection.rules:
+        what = "rows" if rule.is_of_rows else "changes"
+        found.lines.append(f"  {what} that {rule.text} selects")
+    if selection is not None:
+        found.lines.append(f"  in SQL: {selection.sql()}")
+        if not selection.is_of_rows:
+            found.lines.append("  not compared, and not copied again: it depends on the past")
+    for column in table.columns:
+        if column.public and not column.hidden:
+            found.lines.append(f"  {column.name}: {_fate(column, used.get(column))}")
+
+
+def _fate(column: Column, rule: str | None) -> str:
+    computed = "computed downstream" if column.virtual else "as upstream"
+    return f"{computed}, and {rule} looks at it" if rule else computed
+
+
+def _outcome(settings: Settings, table: Table, old: Row | None, new: Row | None) -> str:
+    """Return what a change becomes downstream."""
+    kind = UPDATE if old is not None and new is not None else DELETE if new is None else INSERT
+    if not settings.filters.wants_table(table.schema_name, table.name):
+        return f"{ROW_EVENTS[kind]}: nothing, the table isn't replicated"
+    if kind in settings.filters.ignored_row_kinds(table.schema_name, table.name):
+        return f"{ROW_EVENTS[kind]}: nothing, an event filter leaves it out"
+    selection = settings.filters.row_selection(table)
+    pair = ImagePair(1, _image(table, old), _image(table, new))
+    was = old is not None and _is_kept(selection, kind, pair, "old")
+    will_be = new is not None and _is_kept(selection, kind, pair, "new")
+    became = {(True, True): "update", (True, False): "delete", (False, True): "insert"}
+    return f"{ROW_EVENTS[kind]}: {became.get((was, will_be), 'nothing, no rule selects the row')}"
+
+
+def _is_kept(selection: RowSelection | None, kind: int, pair: ImagePair, side: str) -> bool:
+    return selection is None or bool(selection.kept(kind, pair, side)[0])
+
+
+def _image(table: Table, row: Row | None) -> dict[str, pa.Array] | None:
+    """Return a row as a condition takes it. Raises RequestError."""
+    if row is None:
+        return None
+    values = {folded(name): value for name, value in row.items()}
+    known = {folded(column.name) for column in table.stored_columns}
+    if unknown := sorted(values.keys() - known):
+        raise RequestError(
+            f"{table.full_name} stores no column {', '.join(unknown)}",
+            hint="name columns of the table as it is upstream now",
+        )
+    return {c.name: _array(table, c, values.get(folded(c.name))) for c in table.stored_columns}
+
+
+def _array(table: Table, column: Column, value: Any) -> pa.Array:
+    kind = arrow_type(column)
+    is_text = pa.types.is_large_string(kind) or pa.types.is_large_binary(kind)
+    try:
+        return pa.array([str(value) if is_text and value is not None else value], kind)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
+        raise RequestError(
+            f"{table.full_name}: {value!r} is no value of {column.name} ({column.kind})",
+            hint="write numbers without quotes, all else in quotes",
+        ) from error

@@ -1,0 +1,89 @@
+"""What rules make of a table is shown as it happens: by the rules themselves, for a row given."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sluice.errors import RequestError
+from sluice.etl.operate.rule_check import RuleCheck, check_rules
+from sluice.etl.settings import Downstream, Relay, Settings, Upstream
+from sluice.etl.settings.rules import parse_filter, parse_routes
+from tests.etl.story import table
+
+ORDERS = table(
+    11, "orders", "id int", "region varchar(9)", "amount decimal(9,2)", "b varbinary(4)",
+    primary="id",
+)  # fmt: skip
+OTHER = table(12, "other", "id int", primary="id")
+EU = {"tables": ["d.orders"], "where": "region = 'eu'"}
+
+
+def checked(
+    *rows: dict[str, Any],
+    old: dict[str, Any] | None = None,
+    new: dict[str, Any] | None = None,
+    name: str = "d.orders",
+    **more: Any,
+) -> RuleCheck:
+    route = {"schema-pattern": "d", "table-pattern": "orders", "target-schema": "e"}
+    settings = Settings(
+        Upstream("unused"),
+        Relay("file:///unused"),
+        Downstream(host="unused"),
+        filters=parse_filter({"rows": list(rows), **more})[0],
+        routes=parse_routes([route]),
+    )
+    return check_rules(settings, [ORDERS, OTHER], name, old, new)
+
+
+def test_a_table_is_shown_with_its_target_its_rules_and_each_column() -> None:
+    found = checked(EU)
+    assert found.lines == [
+        "d.orders: to e.orders, by [[route]] 1 ('d'.'orders' to e)",
+        "  rows that [[filter.rows]] 1 (region = 'eu') selects",
+        "  in SQL: (`region` = 'eu')",
+        "  id: as upstream",
+        "  region: as upstream, and [[filter.rows]] 1 (region = 'eu') looks at it",
+        "  amount: as upstream",
+        "  b: as upstream",
+    ]
+    assert not found.problems and not found.warnings
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "becomes"),
+    [
+        (None, {"id": 1, "region": "eu"}, "insert: insert"),
+        (None, {"id": 1, "REGION": "us"}, "insert: nothing"),
+        ({"region": "us"}, {"region": "eu"}, "update: insert"),
+        ({"region": "eu", "amount": 1.5}, {"region": "us"}, "update: delete"),
+        ({"region": "eu"}, {"region": "eu", "b": "x"}, "update: update"),
+        ({"region": "eu"}, None, "delete: delete"),
+        ({"region": None}, None, "delete: nothing"),
+    ],
+)
+def test_a_row_is_shown_as_what_it_becomes(
+    old: dict[str, Any] | None, new: dict[str, Any] | None, becomes: str
+) -> None:
+    assert checked(EU, old=old, new=new).lines[-1].startswith(becomes)
+
+
+def test_a_rule_that_would_stop_replication_is_a_problem_and_an_unused_one_a_warning() -> None:
+    unused = {"tables": ["d.no*"], "where": "a = 1"}
+    found = checked({"tables": ["d.*"], "where": "amount = '1'"}, unused)
+    (problem,) = found.problems
+    assert "[[filter.rows]] 1" in problem and "write a number without quotes" in problem
+    assert found.warnings == ["[[filter.rows]] 2 (a = 1) is about no table that the upstream has"]
+
+
+def test_what_is_not_replicated_or_not_there_is_told_apart() -> None:
+    ignored = [{"db-name": "d", "tbl-name": "orders"}]
+    assert "ignore-table" in checked(**{"ignore-table": ignored}).lines[0]
+    with pytest.raises(RequestError, match=r"did you mean d\.orders"):
+        checked(name="d.order")
+    with pytest.raises(RequestError, match="stores no column nope"):
+        checked(EU, new={"nope": 1})
+    with pytest.raises(RequestError, match="'x' is no value of id"):
+        checked(EU, new={"id": "x"})
