@@ -192,13 +192,14 @@ class BinlogIngest:
         A probe writes nothing, but TiDB must not return to this pump while its binlogs would be
         rejected.
         """
+        if self._store.is_writable:
+            return
         stats = self._store.stats()
-        if not stats.writable:
-            threshold = self._store.options.stop_write_at_available_space
-            error = NoSpaceError(stats.available_bytes, threshold)
-            raise WriteRejected(
-                "the store has failed, see the pump's log" if stats.failed else str(error)
-            )
+        threshold = self._store.options.stop_write_at_available_space
+        error = NoSpaceError(stats.available_bytes, threshold)
+        raise WriteRejected(
+            "the store has failed, see the pump's log" if stats.failed else str(error)
+        )
 
     def _payload(self, data: bytes, begin: int, end: int) -> bytes:
         """Return the request's payload; protobuf parses only requests with unusual bytes."""

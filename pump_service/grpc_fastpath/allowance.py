@@ -96,24 +96,38 @@ class FrameRateLimit:
 class StrangersShare:
     """Hold the loop's time for reading strangers as soon as something comes."""
 
-    __slots__ = ("_clock", "_counted", "_left_s")
+    __slots__ = ("_clock", "_counted", "_left_s", "is_counted")
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._left_s = _STRANGERS_BURST_S
         self._counted = clock()
+        self.is_counted = False
+        """True while the time is counted already, here or in a turn of `PausedReads`."""
 
-    def begin(self) -> float:
-        """Return the time if a stranger may be read now, else 0."""
+    def is_left(self) -> bool:
+        """Return whether a stranger may be read now."""
         now = self._clock()
         earned_s = (now - self._counted) * _STRANGERS_SHARE_RATIO
         self._left_s = min(self._left_s + earned_s, _STRANGERS_BURST_S)
         self._counted = now
-        return now if self._left_s > 0 else 0.0
+        return self._left_s > 0
 
-    def end(self, began: float) -> None:
-        """Charge the time since `begin` returned `began`."""
-        self._left_s = max(self._left_s - (self._clock() - began), -_STRANGERS_BURST_S)
+    def read(self, handle: Callable[[bytes], None], data: bytes) -> bool:
+        """Call `handle(data)` and charge its time; False if a stranger may not be read now."""
+        if self.is_counted:
+            handle(data)
+            return True
+        if not self.is_left():
+            return False
+        began = self._counted
+        self.is_counted = True
+        try:
+            handle(data)
+        finally:
+            self.is_counted = False
+            self._left_s = max(self._left_s - (self._clock() - began), -_STRANGERS_BURST_S)
+        return True
 
 
 class PausedReads:
@@ -123,8 +137,9 @@ class PausedReads:
     the loop's thread.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, strangers: StrangersShare) -> None:
         self._loop = loop
+        self._strangers = strangers
         self._paused: deque[tuple[float, Callable[[], None]]] = deque()
         self._put_off: deque[Callable[[], None]] = deque()
         self._timer: asyncio.TimerHandle | None = None
@@ -153,6 +168,7 @@ class PausedReads:
         self._timer = None
         now = self._loop.time()
         until = now + _TURN_S
+        self._strangers.is_counted = True
         try:
             while self._loop.time() < until:
                 if self._put_off:
@@ -162,6 +178,7 @@ class PausedReads:
                 else:
                     break
         finally:  # the others go on where one fails
+            self._strangers.is_counted = False
             if self._put_off:
                 self._wake_in(_REST_S)
             elif self._paused:

@@ -95,10 +95,7 @@ class FastPathConnection(FrameHandler, asyncio.Protocol):
         context = self._context
         if context.places.has_written(self._place):
             self._read(buf)
-        elif began := context.strangers.begin():
-            self._read(buf)
-            context.strangers.end(began)
-        else:
+        elif not context.strangers.read(self._read, buf):
             self._rest = buf
             self._account()
             if not self._wire.is_held("frames"):

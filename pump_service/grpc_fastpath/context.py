@@ -105,8 +105,8 @@ class FastPathServer:
         self.places = ConnectionSlots(descriptors, limits.held)
         self.uploads = PartialRequestBudget(limits.partial, limits.share, self.places.has_room)
         self.idle_frames = SharedFrameBudget(limits.idle_frames)
-        self.paused_reads = PausedReads(loop)
         self.strangers = StrangersShare(loop.time)
+        self.paused_reads = PausedReads(loop, self.strangers)
         self.calls = 0  # others than WriteBinlog, until their tasks have ended
         self.queued = 0  # payload bytes that the store has and has not made durable
         self._finished: deque[tuple[_CallBatch, BaseException | None]] = deque()

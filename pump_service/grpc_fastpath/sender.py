@@ -18,7 +18,10 @@ from sluice.pump_service.grpc_fastpath.frames import (
     DATA,
     DEFAULT_WINDOW,
     EMPTY_MESSAGE,
+    END_HEADERS,
+    END_STREAM,
     FLOW_CONTROL_ERROR,
+    HEADERS,
     MAX_FRAME,
     MAX_WINDOW,
     OK_TRAILERS,
@@ -27,8 +30,8 @@ from sluice.pump_service.grpc_fastpath.frames import (
     RESPONSE_HEADERS,
     Http2ConnectionError,
     frame,
-    header_frames,
 )
+from sluice.pump_service.grpc_fastpath.hpack import encode_headers
 
 TRANSPORT_BYTES = 256 << 10
 """Bytes of messages that a connection's transport holds at most; a socket takes as many at once."""
@@ -46,6 +49,16 @@ class _SendQueue:
         self.parts: deque[memoryview] = deque()
         self.trailers: bytes | None = None
         self.drained: asyncio.Future[None] | None = None
+
+
+_RESPONSE_BLOCK, _OK_BLOCK = encode_headers(RESPONSE_HEADERS), encode_headers(OK_TRAILERS)
+_UNSENT_REPLY = _SendQueue()
+"""Stand for a WriteBinlog call's message of which no byte may be sent yet, on whichever stream.
+
+A crowd that takes no answers leaves 50,000 of them. With objects of their own a full garbage
+collection looked through those for 80 to 120 ms, every other second.
+"""
+_UNSENT_REPLY.parts.append(memoryview(EMPTY_MESSAGE))
 
 
 class FlowControlledSender:
@@ -109,9 +122,9 @@ class FlowControlledSender:
                     self._credit.pop(stream, None)
             return
         for stream in streams:
-            self.out.append(header_frames(stream, RESPONSE_HEADERS, end_stream=False))
-            self.queue(stream, EMPTY_MESSAGE)
-            self.finish(stream, header_frames(stream, OK_TRAILERS, end_stream=True))
+            self.out.append(frame(HEADERS, END_HEADERS, stream, _RESPONSE_BLOCK))
+            self._queues[stream] = _UNSENT_REPLY
+            self._push(stream, _UNSENT_REPLY)
 
     def queue(self, stream: int, data: bytes | memoryview) -> None:
         """Send `data` on a stream whose HEADERS are out, as its windows allow."""
@@ -220,6 +233,10 @@ class FlowControlledSender:
                 if own > 0:
                     self._ready[stream] = None
                 return
+            if queue is _UNSENT_REPLY:
+                queue = self._queues[stream] = _SendQueue()
+                queue.parts.append(part)
+                queue.trailers = frame(HEADERS, END_HEADERS | END_STREAM, stream, _OK_BLOCK)
             now = part[:room]
             self.out.append(frame(DATA, 0, stream, now))
             self.window -= len(now)

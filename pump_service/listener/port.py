@@ -50,7 +50,7 @@ class Listener:
     ) -> None:
         self.security = security
         self._http1 = http1
-        self._context: FastPathServer
+        self.context: FastPathServer
         self._listening: list[tuple[socket.socket, Contexts | None]] = []
         self._accepting: list[asyncio.Task[None]] = []
         self._waiting: deque[tuple[_CountedSocket, Contexts | None]] = deque()
@@ -61,7 +61,7 @@ class Listener:
 
     def use(self, context: FastPathServer) -> None:
         """Set the server for HTTP/2 connections; must come before `listen`."""
-        self._context = context
+        self.context = context
 
     async def listen(
         self, host: str, port: int, tls: Contexts | None, backlog: int = 1024
@@ -135,7 +135,7 @@ class Listener:
     def _take(self, taken: socket.socket, address: Any, tls: Contexts | None) -> None:
         """Give an accepted connection a place, and greet it now or in its turn."""
         host = address[0] if isinstance(address, tuple) else _UNIX
-        place = self._context.places.acquire(
+        place = self.context.places.acquire(
             host,
             ACCEPTED_CONNECTION_BYTES
             if tls is None
@@ -146,7 +146,7 @@ class Listener:
             return
         sock = _CountedSocket(taken, place, host)
         place.end = sock.close
-        if self._context.places.has_written(place):
+        if self.context.places.has_written(place):
             self._begin(sock, tls)
         else:
             self._waiting.append((sock, tls))
@@ -168,6 +168,8 @@ class Listener:
                         sock.fileno() >= 0 and self._begin(sock, tls) and tls is not None
                     ):
                         break
+                    if not self.context.strangers.is_left():
+                        break  # those greeted before use up what strangers get of the loop
                 await asyncio.sleep(_GREETING_DELAY_S)
 
     def _begin(self, sock: _CountedSocket, tls: Contexts | None) -> bool:
@@ -204,10 +206,6 @@ class Listener:
             # asyncio can't abort a transport that was closed with unsent bytes and has sent them.
             if sock is not None and sock.fileno() >= 0:
                 transport.abort()
-
-    def lane(self, place: ConnectionSlot) -> FastPathConnection:
-        """Return a protocol for a new HTTP/2 connection."""
-        return FastPathConnection(self._context, place)
 
     def http1(self, roles: frozenset[str]) -> asyncio.Protocol:
         """Return a protocol for a new HTTP/1 connection of a client with these roles."""
@@ -293,11 +291,25 @@ class _ProtocolSniffer(asyncio.Protocol):
         self._data += data
         if not self._place.is_open:
             return  # the connection is closing
-        head = self._data[: len(PREFACE)]
+        context = self._listener.context
+        if context.places.has_written(self._place):
+            self._decide(self._data)
+        elif not context.strangers.read(self._decide, self._data):
+            self._transport.pause_reading()
+            context.paused_reads.put_off(self._resume)
+
+    def _resume(self) -> None:
+        if self._place.is_open:
+            self._transport.resume_reading()
+            self._decide(self._data)
+
+    def _decide(self, data: bytes) -> None:
+        """Give the connection the protocol of its first bytes, if they distinguish one."""
+        head = data[: len(PREFACE)]
         if PREFACE.startswith(head):
             if len(head) < len(PREFACE):
                 return  # both are possible
-            protocol: asyncio.Protocol = self._listener.lane(self._place)
+            protocol: asyncio.Protocol = FastPathConnection(self._listener.context, self._place)
         elif self._place.resize(self._place.size + HTTP1_CONNECTION_BYTES):
             protocol = self._listener.http1(self._place.roles)
         else:
@@ -307,7 +319,7 @@ class _ProtocolSniffer(asyncio.Protocol):
             self._timer.cancel()
         self._transport.set_protocol(protocol)
         protocol.connection_made(self._transport)
-        protocol.data_received(self._data)
+        protocol.data_received(data)
 
 
 _TARGET_NOFILE = 65_536

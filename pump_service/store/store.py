@@ -281,6 +281,11 @@ class Store(StoreReads):
 
     # -- the end
 
+    @property
+    def is_writable(self) -> bool:
+        """Return whether Prewrites are taken: there is space, and the store hasn't failed."""
+        return self._space.writable and self._writer.failure is None and not self._closed
+
     def stats(self) -> StoreStats:
         """Return a snapshot for metrics."""
         writer, space = self._writer, self._space
@@ -315,7 +320,7 @@ class Store(StoreReads):
             available_bytes=space.available,
             value_log_bytes=self._log.disk_bytes,
             segments=len(self._log.segments()),
-            writable=space.writable and writer.failure is None and not self._closed,
+            writable=self.is_writable,
             failed=writer.failure is not None,
         )
 

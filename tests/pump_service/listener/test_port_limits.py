@@ -810,7 +810,7 @@ def test_clients_beyond_their_allowances_are_read_again_in_turns_that_end():
     loop = mock.Mock(
         time=lambda: clock[0], call_later=lambda delay, call: timers.append(delay) or timers
     )
-    reads = PausedReads(loop)
+    reads = PausedReads(loop, StrangersShare(loop.time))
     for number in range(1000):
         reads.add(functools.partial(resume, number))
     while timers:
@@ -824,7 +824,7 @@ def test_clients_beyond_their_allowances_are_read_again_in_turns_that_end():
 
 def test_clients_within_their_allowances_are_read_before_those_beyond():
     loop = mock.Mock(time=lambda: 0.0)
-    reads, resumed = PausedReads(loop), []
+    reads, resumed = PausedReads(loop, StrangersShare(loop.time)), []
     with mock.patch.object(allowance, "_READ_PAUSE_S", 0.0):
         reads.add(lambda: resumed.append("beyond"))
     reads.put_off(lambda: resumed.append("within"))
@@ -836,12 +836,15 @@ def test_strangers_get_a_share_of_the_loop_however_long_one_of_them_takes():
     clock = [0.0]
     share = StrangersShare(lambda: clock[0])
     clock[0], taken_s, waited_s, longest_s = 1.0, 0.0, 0.0, 0.0
+
+    def handle(_data):
+        clock[0] += 0.002 if clock[0] < 6 else 0.5
+
     while clock[0] < 11:
-        if began := share.begin():
-            clock[0] += 0.002 if clock[0] < 6 else 0.5
+        began = clock[0]
+        if share.read(handle, b""):
             taken_s += clock[0] - began if began < 6 else 0
             waited_s = 0.0
-            share.end(began)
         else:
             clock[0] += 0.001
             waited_s += 0.001
@@ -853,7 +856,7 @@ def test_strangers_get_a_share_of_the_loop_however_long_one_of_them_takes():
 def test_strangers_beyond_their_share_are_answered_all_the_same_and_writers_at_once():
     with (
         served() as (address, _, context),
-        mock.patch.object(StrangersShare, "begin", return_value=0.0),
+        mock.patch.object(StrangersShare, "is_left", return_value=False),
         mock.patch.object(
             context.paused_reads, "put_off", wraps=context.paused_reads.put_off
         ) as put_off,
@@ -865,6 +868,55 @@ def test_strangers_beyond_their_share_are_answered_all_the_same_and_writers_at_o
         put_off.reset_mock()
         client.call(3, _PROBE)
         assert client.answer(3).status == "0" and not put_off.called
+        client.close()
+
+
+def test_first_bytes_of_strangers_beyond_their_share_are_read_in_turns_too():
+    with (
+        served() as (address, _, context),
+        mock.patch.object(StrangersShare, "is_left", return_value=False),
+        mock.patch.object(context.paused_reads, "put_off") as put_off,
+    ):
+        clients = [RawClient(address) for _ in range(20)]
+        _eventually(lambda: put_off.call_count == len(clients))
+        assert not context.lanes, "a crowd's connections began in one turn of the loop"
+        for resume in [call.args[0] for call in put_off.call_args_list]:
+            context.loop.call_soon_threadsafe(resume)
+        _eventually(lambda: len(context.lanes) == len(clients))
+        for client in clients:
+            client.close()
+
+
+def test_first_bytes_that_come_piece_by_piece_are_put_off_and_joined():
+    with served() as (address, _, _context):
+        with mock.patch.object(StrangersShare, "is_left", return_value=False):
+            host, port = address.rsplit(":", 1)
+            sock = socket.create_connection((host, int(port)))
+            for part in (f.PREFACE[:3], f.PREFACE[3:], f.settings({})):
+                sock.sendall(part)
+                time.sleep(0.05)
+            sock.settimeout(60)
+            assert sock.recv(9), "no SETTINGS of the pump"
+        sock.close()
+
+
+def test_untaken_answers_of_a_crowd_cost_the_garbage_collector_nothing():
+    calls = 1000
+    with served(FastPathLimits(idle_frames=10_000_000)) as (address, _, context):
+        client = RawClient(address, f.settings({f.SETTING_INITIAL_WINDOW_SIZE: 0}))
+        client.call(1, _PROBE)
+        client.wait_frame(f.HEADERS)
+        (lane,) = context.lanes
+        gc.collect()
+        before = len(gc.get_objects())
+        for stream in range(3, 2 * calls, 2):
+            client.call(stream, _PROBE)
+        _eventually(lambda: lane.sender.blocked == calls)
+        gc.collect()
+        assert len(gc.get_objects()) - before < calls // 2
+        client.send(f.settings({f.SETTING_INITIAL_WINDOW_SIZE: 65535}))
+        for stream in range(1, 2 * calls, 2):
+            assert client.answer(stream).status == "0"
         client.close()
 
 
