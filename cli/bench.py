@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from sluice.cli import _bench_copies, _bench_pump
+from sluice.cli import _bench_copies, _bench_kafka, _bench_pump
 from sluice.cli._bench_output import (
     JSON_OPTION,
     bench_stack,
@@ -42,6 +42,7 @@ for _each in (
     _bench_copies.copy_command,
     _bench_copies.snapshots_command,
     _bench_copies.as_of_command,
+    _bench_kafka.kafka_command,
     _bench_pump.pump_command,
     _bench_pump.capture_command,
     _bench_pump.soak_command,
