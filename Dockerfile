@@ -28,6 +28,7 @@ COPY dags ./dags
 COPY devstack ./devstack
 COPY etl ./etl
 COPY expectations ./expectations
+COPY pages ./pages
 COPY plugins ./plugins
 COPY pump_service ./pump_service
 COPY relay ./relay

@@ -8,7 +8,7 @@ python -m sluice.bench.pages [FOLDER]
 Makes the pipeline there, unless it is there, and prints how long each answer takes the first time
 and then, with the summaries that the DAG `archive` keeps (`sluice.etl.history.retain.summaries`);
 and what the archive's status takes without them. A page never waits for an answer longer than a
-second: see `sluice.plugins.response_cache`.
+second: see `sluice.pages.response_cache`.
 """
 
 from __future__ import annotations
@@ -189,7 +189,7 @@ def _questions() -> dict[str, Callable[[], Any]]:
     from sluice.etl.operate.overview import overview
     from sluice.etl.settings.pipelines import pipelines
 
-    jobs = importlib.import_module("sluice.plugins.pages.job_list")
+    jobs = importlib.import_module("sluice.pages.job_list")
     pipeline = pipelines()[""]
     settings = pipeline.settings
     return {
@@ -205,8 +205,8 @@ def _questions_of_the_past(pipeline: NamedPipeline) -> dict[str, Callable[[], An
     from sluice.etl.history.find import SearchQuery
     from sluice.etl.history.tables import TableSelection
 
-    lists = importlib.import_module("sluice.plugins.pages.table_list")
-    past = importlib.import_module("sluice.plugins.pages.past_transactions")
+    lists = importlib.import_module("sluice.pages.table_list")
+    past = importlib.import_module("sluice.pages.past_transactions")
     sorted_by_changes = TableSelection("t9", "", "changes", down=True)
     ever, middle = 1 << 62, END - tso.span(WINDOWS * 500)
     return {

@@ -22,6 +22,7 @@ _COMMANDS = {
     "down": "Stop the one-machine stack.",
     "status": "Show processes, checkpoint and lag.",
     "metrics": "Serve or push Prometheus metrics.",
+    "pages": "Answer the pages in Airflow, apart from its api-server.",
     "doctor": "Check everything that a pipeline needs, and name each way out.",
     "top": "Show replication live: state, throughput and lag.",
     "pipelines": "List pipelines with state and lag.",

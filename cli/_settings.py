@@ -165,3 +165,13 @@ def operator_name() -> str:
     except (KeyError, OSError):
         user = str(os.getuid())
     return f"{user}@{socket.gethostname()}"
+
+
+def address_of(listen: str, example: str) -> tuple[str, int]:
+    """Return host and port of an option `--listen`. Raises BadParameter."""
+    host, colon, port = listen.rpartition(":")
+    if not colon or not port.isdigit():
+        raise click.BadParameter(
+            f"{listen!r}: host:port is expected, such as {example}", param_hint="--listen"
+        )
+    return host.strip("[]"), int(port)

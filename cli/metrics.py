@@ -7,7 +7,7 @@ import socket
 
 import click
 
-from sluice.cli._settings import config_option, pipelines_of
+from sluice.cli._settings import address_of, config_option, pipelines_of
 from sluice.cli._stack import signals_as_interrupt
 
 _LISTEN = "127.0.0.1:8249"
@@ -74,7 +74,7 @@ def command(
         )
         return
     gatherer = PipelineCollector(found, tables)
-    host, port = _address(listen)
+    host, port = address_of(listen, _LISTEN)
     with (
         contextlib.ExitStack() as stack,
         contextlib.suppress(KeyboardInterrupt),
@@ -91,12 +91,3 @@ def command(
             stack.callback(pusher.close)
             click.echo(f"pushing to {push} every {push_interval} s")
         endpoint.wait()
-
-
-def _address(text: str) -> tuple[str, int]:
-    host, colon, port = text.rpartition(":")
-    if not colon or not port.isdigit():
-        raise click.BadParameter(
-            f"{text!r}: host:port is expected, such as {_LISTEN}", param_hint="--listen"
-        )
-    return host.strip("[]"), int(port)

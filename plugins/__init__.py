@@ -1,7 +1,8 @@
-"""Serve Sluice's pages in Airflow's navigation: the state of replication, and its controls.
+"""Show Sluice's pages in Airflow's navigation, and pass on what they ask.
 
-A page is a module under `pages/` with its JSON routes, a module of the same name under `static/`
-that draws it, and a line in `navigation`. Airflow does not authenticate requests before it hands
-them to a plugin's application. So this application does, on every route (`auth`); `app` is the one
-place that puts it together.
+This package is Airflow's side, and a part of the thin provider. It authenticates every request,
+asks Airflow for the user's rights, serves the files that browsers draw the pages with, and hands
+requests for JSON to the pipeline's side (`sluice.pages`), which has a module a page. A page is also
+a module of its name under `static/` and a line in `html_shell`. Airflow does not authenticate
+requests before it hands them to a plugin's application. So this application does, on every route.
 """

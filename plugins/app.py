@@ -14,10 +14,10 @@ from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from sluice.errors import SluiceError
 from sluice.plugins.auth import require_viewer
+from sluice.plugins.gateway import on_error
+from sluice.plugins.gateway import router as gateway
 from sluice.plugins.html_shell import PAGES, logged_out_html, page_html
 from sluice.plugins.page_context import router as context
-from sluice.plugins.pages import ROUTERS
-from sluice.plugins.response_cache import StillComputing, accepted, error_response
 from sluice.plugins.security_headers import SecurityHeaders
 
 __all__ = ["create_app"]
@@ -37,15 +37,13 @@ def create_app() -> FastAPI:
         dependencies=[Depends(require_viewer)],
     )
     app.add_middleware(SecurityHeaders)
-    app.add_exception_handler(SluiceError, _on_error)
-    app.add_exception_handler(OSError, _on_error)
-    app.add_exception_handler(StillComputing, _on_pending)
+    app.add_exception_handler(SluiceError, on_error)
     app.add_exception_handler(StarletteHTTPException, _on_forbidden)
     for page in PAGES:
         app.add_api_route(f"/{page.name}", _page(page_html(page)), methods=["GET"])
     app.add_api_route("/", _redirect_home, methods=["GET"])
     app.add_api_route("/static/{name}", _static, methods=["GET"])
-    for router in (context, *ROUTERS):
+    for router in (context, gateway):
         app.include_router(router, prefix="/api")
     app.add_api_route("/{rest:path}", _not_found, methods=_METHODS)
     return app
@@ -80,14 +78,6 @@ def _static(name: str, request: Request) -> Response:
 
 async def _not_found() -> None:
     raise HTTPException(404)
-
-
-async def _on_error(request: Request, error: Exception) -> Response:
-    return error_response(error)
-
-
-async def _on_pending(request: Request, error: Exception) -> Response:
-    return accepted()
 
 
 async def _on_forbidden(request: Request, error: Exception) -> Response:

@@ -6,28 +6,20 @@ roles are the deployment's (Simple, FAB, Keycloak …), and nothing of them is k
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated, Any
 
 from airflow.api_fastapi.app import get_auth_manager
-from airflow.api_fastapi.auth.managers.models.resource_details import (
-    AccessView,
-    DagAccessEntity,
-    DagDetails,
-)
-from airflow.api_fastapi.core_api.security import get_user
-from airflow.models.dag import DagModel
-from fastapi import Depends, HTTPException, status
+from airflow.api_fastapi.auth.managers.models.resource_details import AccessView, DagAccessEntity
+from airflow.api_fastapi.core_api.security import get_user, requires_access_dag
+from fastapi import Depends, HTTPException, Request, status
 
 __all__ = [
-    "ROW_READER",
     "ROW_VALUES",
     "Viewer",
     "may_read",
     "may_read_rows",
     "may_trigger",
-    "require_read",
-    "require_rows",
-    "require_trigger",
     "require_viewer",
     "username",
 ]
@@ -59,21 +51,12 @@ Viewer = Annotated[Any, Depends(require_viewer)]
 """A route's parameter: the person, an Airflow `BaseUser`."""
 
 
-def may_read(user: Any, dag_id: str) -> bool:
+def may_read(request: Request, user: Any, dag_id: str) -> bool:
     """Return whether Airflow lets this user see that DAG.
 
     Asks Airflow's database: not for the event loop.
     """
-    details = DagDetails(id=dag_id, team_name=DagModel.get_team_name(dag_id))
-    return bool(get_auth_manager().is_authorized_dag(method="GET", details=details, user=user))
-
-
-def require_read(user: Any, dag_id: str) -> None:
-    """Raise HTTPException 403 unless the user may see that DAG."""
-    if not may_read(user, dag_id):
-        raise HTTPException(
-            status.HTTP_403_FORBIDDEN, f"Your role in Airflow can't see the DAG {dag_id}."
-        )
+    return _passes(requires_access_dag("GET", param_dag_id=dag_id), request, user)
 
 
 def may_read_rows(user: Any) -> bool:
@@ -85,46 +68,22 @@ def may_read_rows(user: Any) -> bool:
     )
 
 
-def require_rows(user: Any) -> None:
-    """Raise HTTPException 403 unless the user may see what rows hold."""
-    if not may_read_rows(user):
-        raise HTTPException(
-            status.HTTP_403_FORBIDDEN,
-            "Your role in Airflow can't see what rows hold: it lacks 'can read' on"
-            f" '{ROW_VALUES}'.",
-        )
-
-
-def _row_reader(user: Viewer) -> None:
-    require_rows(user)
-
-
-ROW_READER = [Depends(_row_reader)]
-"""A route's `dependencies`: the user may see what rows hold."""
-
-
-def may_trigger(user: Any, dag_id: str) -> bool:
+def may_trigger(request: Request, user: Any, dag_id: str) -> bool:
     """Return whether Airflow lets the user trigger that DAG.
 
     Asks Airflow's database: not for the event loop.
     """
-    team = DagModel.get_team_name(dag_id)
-    allowed = get_auth_manager().is_authorized_dag(
-        method="POST",
-        access_entity=DagAccessEntity.RUN,
-        details=DagDetails(id=dag_id, team_name=team),
-        user=user,
-    )
-    return bool(allowed)
+    check = requires_access_dag("POST", DagAccessEntity.RUN, param_dag_id=dag_id)
+    return _passes(check, request, user)
 
 
-def require_trigger(user: Any, dag_id: str) -> None:
-    """Raise HTTPException 403 if the user may not trigger that DAG."""
-    if not may_trigger(user, dag_id):
-        raise HTTPException(
-            status.HTTP_403_FORBIDDEN,
-            f"Your role in Airflow doesn't let you trigger the DAG {dag_id}.",
-        )
+def _passes(check: Callable[..., None], request: Request, user: Any) -> bool:
+    """Return whether one of the checks passes that Airflow's own routes make."""
+    try:
+        check(request, user)
+    except HTTPException:
+        return False
+    return True
 
 
 def username(user: Any) -> str:

@@ -4,63 +4,36 @@ from __future__ import annotations
 
 from typing import Any
 
-from airflow.models.dag import DagModel
-from airflow.utils.session import create_session
-from fastapi import APIRouter
-from sqlalchemy import select
+from fastapi import APIRouter, Request
 
-from sluice.etl.settings.pipelines import NamedPipeline, pipelines
+from sluice.etl.settings.pipelines import pipelines
+from sluice.pages.protocol import KINDS
 from sluice.plugins.auth import Viewer, may_read_rows, may_trigger, username
 from sluice.plugins.pipeline_param import PipelineParam, readable
 
-__all__ = ["KINDS", "router"]
+__all__ = ["router"]
 
 router = APIRouter()
 
-KINDS = (
-    "replicate",
-    "operate",
-    "archive",
-    "snapshot",
-    "backfill",
-    "bootstrap",
-    "quality",
-    "restore",
-    "restore_drill",
-    "verify",
-)
-"""The DAGs that pages lead to."""
-
 
 @router.get("/context")
-def page_context(user: Viewer, chosen: PipelineParam) -> dict[str, Any]:
-    """Return the frame's document; it is not cached, since it differs between users."""
+def page_context(request: Request, user: Viewer, chosen: PipelineParam) -> dict[str, Any]:
+    """Return the frame's document; it is not cached, since it differs between users.
+
+    `dags`: each kind's DAG, its id and the user's permission; the page asks Airflow for the rest.
+    """
+    ids = {kind: chosen.dag_id(kind) for kind in KINDS}
     return {
         "user": username(user),
         "pipeline": chosen.name,
         "pipelines": [
-            {"name": each.name, "title": each.name or "(sluice.toml)"} for each in readable(user)
+            {"name": each.name, "title": each.name or "(sluice.toml)"}
+            for each in readable(request, user)
         ],
         "problems": pipelines().problems(),
         "rows": may_read_rows(user),
-        "dags": _dags(user, chosen),
-    }
-
-
-def _dags(user: Any, pipeline: NamedPipeline) -> dict[str, dict[str, Any]]:
-    """Return each kind's DAG: its id, its presence, its pause, and the user's permission."""
-    ids = {kind: pipeline.dag_id(kind) for kind in KINDS}
-    query = select(DagModel.dag_id, DagModel.is_paused).where(
-        DagModel.dag_id.in_(ids.values()), ~DagModel.is_stale
-    )
-    with create_session() as session:
-        paused = dict(session.execute(query).tuples().all())
-    return {
-        kind: {
-            "id": id,
-            "there": id in paused,
-            "paused": bool(paused.get(id)),
-            "may": may_trigger(user, id),
-        }
-        for kind, id in ids.items()
+        "dags": {
+            kind: {"id": dag_id, "may": may_trigger(request, user, dag_id)}
+            for kind, dag_id in ids.items()
+        },
     }

@@ -20,12 +20,14 @@ ANYTHING = {
     "devstack",
     "cli",
     "bench",
+    "pages",
 }
 PACKAGES = {
-    "airflow": {"errors", "etl", "expectations", "relay", "tidb"},
+    "airflow": {"errors", "etl", "expectations", "pages", "relay", "tidb"},
     "dags": {"airflow", "etl"},
     "expectations": {"errors", "etl", "relay", "tidb"},
-    "plugins": {"errors", "etl", "expectations", "relay"},
+    "pages": {"errors", "etl", "expectations", "relay"},
+    "plugins": {"airflow", "errors", "etl", "pages"},
     "pump_service": {"errors", "tidb"},
     "etl": {"errors", "relay", "tidb"},
     "relay": {"errors", "tidb"},

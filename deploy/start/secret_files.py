@@ -15,16 +15,19 @@ from collections.abc import Mapping, MutableMapping, Sequence
 from pathlib import Path
 
 NAMES = (
+    "AIRFLOW_CONN_SLUICE_PAGES",
     "AWS_ACCESS_KEY_ID",
     "AWS_SECRET_ACCESS_KEY",
     "AZURE_STORAGE_ACCOUNT_KEY",
+    "SLUICE_PAGES_TOKEN",
     "SLUICE_TIDB_PASSWORD",
     "SPARK_AUTHENTICATE_SECRET",
     "SPARK_CONNECT_AUTHENTICATE_TOKEN",
 )
 """Variables that may come from a file.
 
-Those of object stores, the one for `[upstream] sql-password-env`, the secret of a standalone Spark
+The connection of Airflow's api-server to `sluice pages`, its token, those of object stores, the one
+for `[upstream] sql-password-env`, the secret of a standalone Spark
 cluster, and what a Spark Connect server's clients must show.
 """
 

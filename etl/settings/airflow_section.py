@@ -37,6 +37,10 @@ class Airflow:
 
     Any program will do that passes its arguments on to one, and its standard input and output.
     """
+    pages: str = ""
+    """Airflow connection of the server that answers the pages, `sluice pages`: its host, its port,
+    and its token as password. By default Airflow's api-server answers itself.
+    """
     executor: str = ""
     """Executor of all tasks, if Airflow has several; by default its first one."""
     priority_weight: int = 1

@@ -30,7 +30,8 @@ const around = {
 
 class Refused extends Error {
   constructor(status, document) {
-    super(document.error ?? document.detail ?? `Airflow answered with ${status}.`);
+    const detail = typeof document.detail === "string" ? document.detail : undefined;
+    super(document.error ?? detail ?? `Airflow answered with ${status}.`);
     this.status = status;
     this.hint = document.hint ?? "";
   }
@@ -78,13 +79,9 @@ async function readJson(answer) {
 /** POST an order; what came of it is said in a note. True if it was done. */
 async function order(path, body) {
   try {
-    const answer = await fetch(address(path), {
-      method: "POST",
-      headers: { "Content-Type": "application/json", "X-Sluice": "1" },
-      body: JSON.stringify(body),
-    });
-    const document = await readJson(answer);
-    note(document.message ?? "Done.", "good");
+    const document = await post(address(path), body, { "X-Sluice": "1" });
+    const run = document.run ? ` (${await trigger(document.run)})` : "";
+    note(`${document.message ?? "Done."}${run}`, "good");
     tags.clear();
     lookAgain();
     return true;
@@ -92,6 +89,29 @@ async function order(path, body) {
     note(error.hint ? `${error.message} Hint: ${error.hint}` : error.message, "bad");
     return false;
   }
+}
+
+async function post(url, body, headers = {}) {
+  return readJson(await fetch(url, { method: "POST", headers: { "Content-Type": "application/json", ...headers }, body: JSON.stringify(body) }));
+}
+
+/** Trigger a DAG by Airflow's API, as the person who is logged in, with the values that its run `like` had; the run's id. */
+async function trigger({ dag_id, conf, like }) {
+  const runs = new URL(`../api/v2/dags/${encodeURIComponent(dag_id)}/dagRuns`, location.href);
+  const before = like ? await fetch(`${runs}/${encodeURIComponent(like)}`) : null;
+  const had = before?.ok ? ((await before.json()).conf ?? {}) : {}; // Airflow may have removed the run
+  return (await post(runs, { logical_date: null, conf: { ...had, ...conf } })).dag_run_id;
+}
+
+/** Which of these DAGs Airflow has, and whether they are paused: as far as the person may see them. */
+async function inAirflow(dags) {
+  const found = await Promise.all(
+    Object.values(dags).map(async ({ id }) => {
+      const answer = await fetch(new URL(`../api/v2/dags/${encodeURIComponent(id)}`, location.href));
+      return answer.ok ? answer.json() : null;
+    }),
+  );
+  Object.values(dags).forEach((each, place) => Object.assign(each, { there: found[place] !== null && !found[place].is_stale, paused: Boolean(found[place]?.is_paused) }));
 }
 
 /** Say something for a few seconds. */
@@ -236,6 +256,7 @@ function carryPipeline() {
 
 async function learn() {
   const known = await ask("context");
+  await inAirflow(known.dags);
   Object.assign(around, known);
   drawTools();
   carryPipeline();

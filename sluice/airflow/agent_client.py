@@ -21,7 +21,15 @@ from sluice.airflow.versions import AirflowException, AirflowFailException, Airf
 from sluice.errors import SluiceError
 from sluice.etl.settings.pipelines import NamedPipeline
 
-__all__ = ["AgentError", "TaskFailedPermanently", "call", "call_kept", "call_task", "end_call"]
+__all__ = [
+    "AgentError",
+    "TaskFailedPermanently",
+    "airflow_connection",
+    "call",
+    "call_kept",
+    "call_task",
+    "end_call",
+]
 
 log = logging.getLogger("sluice")
 
@@ -154,7 +162,7 @@ class _Agent:
                     logger, level, text = message["log"]
                     logging.getLogger(logger).log(level, "%s", text)
                 elif "connection" in message:
-                    self._line.send(**_connection(message["connection"]))
+                    self._line.send(**airflow_connection(message["connection"]))
                 else:
                     self.is_usable = True
                     return _result(message)
@@ -220,7 +228,7 @@ def _result(message: dict[str, Any]) -> Any:
     raise AgentError(message["error"], hint=message["hint"], transient=message["transient"])
 
 
-def _connection(name: str) -> dict[str, Any]:
+def airflow_connection(name: str) -> dict[str, Any]:
     """Return the message with Airflow's connection of a name, from any secrets backend."""
     from airflow.sdk import Connection
 

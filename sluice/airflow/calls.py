@@ -227,6 +227,14 @@ def completed_through(pipeline: NamedPipeline, place: str) -> dict[str, Any]:
     raise SettingsError(f"place {place!r}: there are downstream and archive")
 
 
+def serve_pages(pipeline: NamedPipeline, socket: str) -> None:
+    """Serve the pages' JSON for Airflow's api-server at a Unix socket, until it ends."""
+    from sluice.pages.serving import serve_on_socket
+
+    del pipeline  # each request names its own
+    serve_on_socket(socket)
+
+
 CALLS: Mapping[str, Callable[..., Any]] = {
     each.__name__: each
     for each in (
@@ -240,6 +248,7 @@ CALLS: Mapping[str, Callable[..., Any]] = {
         land,
         operate,
         retain,
+        serve_pages,
         verify_continuously,
         why_stopped,
         work,

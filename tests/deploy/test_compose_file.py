@@ -27,6 +27,8 @@ EVERYTHING = defaults() | {"COMPOSE_PROFILES": "standin,command"}
 SERVICES = services(EVERYTHING)
 ENDING = {"airflow-database", "bucket", "traffic", "cli"}
 """Those that do one thing and end."""
+READS_A_SECTION = {"airflow-api", "airflow-dag-processor", "airflow-database", "spark-connect"}
+"""Services that read [airflow] or [spark] of sluice.toml, and open no secret that others name."""
 _IN_AN_IMAGE = ("deploy.start.", "sluice.")
 """An image has the wheel, whose one package is sluice, and deploy/start."""
 each = pytest.mark.parametrize("name", SERVICES)
@@ -103,7 +105,7 @@ def test_no_secret_is_in_the_environment_and_each_named_file_is_given(name):
         one["source"]: ROOT / document({})["configs"][one["source"]]["file"]
         for one in service.get("configs", [])
     }
-    for file in files.values() if name != "spark-connect" else ():  # it reads [spark] alone
+    for file in files.values() if name not in READS_A_SECTION else ():
         named |= set(re.findall(r"/run/secrets/\w+", file.read_text()))
     assert named == given
 

@@ -34,6 +34,7 @@ COMPOSE = {
     "spark-worker": "spark-worker-1",
     "spark-connect": "spark-connect",
     "metrics": "metrics",
+    "pages": "pages",
 }
 """Which service of docker-compose.yaml each is."""
 each = pytest.mark.parametrize("name", WORKLOADS)
@@ -170,7 +171,8 @@ def test_settings_are_read_and_what_they_name_is_mounted():
         assert settings.spark.remote == "sc://spark-connect:15002"
     document = tomllib.loads((FOLDER / "sluice.toml").read_text())
     folder = str(Path(document["downstream"]["password-file"]).parent)
-    for mounts in (container("metrics")["volumeMounts"], VALUES["volumeMounts"]):
+    tasks = VALUES["volumeMounts"] + VALUES["scheduler"]["extraVolumeMounts"]
+    for mounts in (container("metrics")["volumeMounts"], tasks):
         assert folder in {one["mountPath"] for one in mounts}
         assert "/etc/sluice/sluice.toml" in {one["mountPath"] for one in mounts}
     made = KUSTOMIZATION["configMapGenerator"]
@@ -185,6 +187,18 @@ def test_settings_are_read_and_what_they_name_is_mounted():
     }
     asked |= {one["configMap"]["name"] for one in VALUES["volumes"] if "configMap" in one}
     assert asked | {"pump"} == generated
+
+
+def test_only_what_reaches_the_pipelines_places_has_its_secrets():
+    assert [one["name"] for one in VALUES["volumes"]] == ["sluice-settings"]
+    assert VALUES["triggerer"]["extraVolumes"] == VALUES["scheduler"]["extraVolumes"]
+    (secret,) = VALUES["apiServer"]["extraVolumes"]
+    assert [item["key"] for item in secret["secret"]["items"]] == ["pages_connection"]
+    assert "extraVolumes" not in VALUES["dagProcessor"]
+
+
+def test_the_scheduler_is_started_as_in_compose():
+    assert VALUES["scheduler"]["args"] == services(defaults())["airflow-scheduler"]["command"]
 
 
 def test_images_are_those_of_the_dockerfile_in_one_version():

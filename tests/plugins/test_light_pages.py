@@ -8,6 +8,7 @@ _HEAVY = ("pandas", "pyspark", "duckdb", "great_expectations")
 
 def test_the_pages_are_there_without_pandas_and_spark():
     code = "import sys; from sluice.plugins.app import create_app; create_app()"
+    code += "; from sluice.pages.app import create_app; create_app()"
     code += f"; print([m for m in {_HEAVY} if m in sys.modules])"
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True

@@ -17,7 +17,7 @@ from playwright.sync_api import expect, sync_playwright
 
 from sluice.etl.settings import load_settings
 from sluice.relay import RelayLog
-from sluice.relay.jobs import CANCELLING, PAUSING, PLANNED, RUNNING, Jobs, WriteScope
+from sluice.relay.jobs import CANCELLING, PAUSED, PAUSING, RUNNING, Jobs, WriteScope
 from sluice.tidb.table_name import full_name
 from tests.plugins.pages_server import PREFIX
 from tests.plugins.pipeline_with_traps import MANY, TRAP
@@ -41,11 +41,14 @@ def routes():
     """(method, path) of everything that the application answers, with something in the place of
     each parameter.
     """
+    from sluice.pages.app import create_app as create_pipelines_side
     from sluice.plugins.app import create_app
 
-    for route in create_app().routes:
-        path = re.sub(r"{(\w+)(:\w+)?}", lambda match: EXAMPLES.get(match[1], "x"), route.path)
-        yield from ((method, path) for method in sorted(route.methods))
+    both = (("", create_app().routes), ("/api", create_pipelines_side().routes))
+    for prefix, found in both:
+        for route in found:
+            path = re.sub(r"{(\w+)(:\w+)?}", lambda match: EXAMPLES.get(match[1], "x"), route.path)
+            yield from ((method, f"{prefix}{path}") for method in sorted(route.methods))
 
 
 @pytest.fixture(scope="module")
@@ -261,39 +264,53 @@ def test_a_running_job_is_paused_goes_on_and_is_given_up_and_it_is_kept_who_said
     assert pages.get("jobs")["actions"][0]["outcome"].startswith("refused: ")
 
 
-def test_a_job_whose_run_airflow_has_removed_is_resumed_and_given_up_by_its_id(pages):
+def test_a_job_whose_run_airflow_has_removed_is_resumed_and_given_up_by_its_id(look, pages):
     jobs = Jobs.for_pipeline(load_settings(pages.pipeline.config).open_relay())
     job = jobs.create(
         "snapshot", {"source": "tidb"}, WriteScope("nowhere", ()), "airflow manual__of_last_year"
     )
-    for order, state in (("resume", PLANNED), ("cancel", CANCELLING)):
-        status, said = pages.order(f"jobs/{job.id}/{order}", "ann")
-        assert (status, job.entry().state) == (200, state), said
-        _, body, _ = pages.call(
-            "GET",
-            "/api/v2/dags/sluice_snapshot/dagRuns",
-            None,
-            {"Authorization": f"Bearer {pages.tokens['ann']}"},
-        )
-        [run] = [
-            run for run in json.loads(body)["dag_runs"] if run["dag_run_id"] in said["message"]
-        ]
-        assert run["conf"] == {"job": job.id}
+    with job.run(pages.pipeline.runner) as run:
+        run.end(PAUSED)
+    status, said = pages.order(f"jobs/{job.id}/resume", "vic")
+    assert (status, "operate" in said["detail"]) == (403, True)
+    tab = look("/sluice/jobs")
+    for order, state in (("Resume", PAUSED), ("Cancel", CANCELLING)):
+        tab.locator(f"#job-{job.id}").get_by_role("button", name=order).click()
+        tab.locator("dialog button.main").click() if order == "Cancel" else None
+        expect(tab.locator("#notes p.good").last).to_contain_text("manual__")
+        assert job.entry().state == state
+        run = _run_of_last_note(tab, pages, "sluice_snapshot")
+        assert run["conf"] == {"job": job.id} and run["triggering_user_name"] == "ann"
+        tab.locator("#notes button").last.click()
     assert [action["about"] for action in pages.get("jobs")["actions"]][:2] == [job.id, job.id]
+
+
+def _run_of_last_note(tab, pages, dag_id):
+    """The DAG run that the last note names, as Airflow has it."""
+    text = tab.locator("#notes p.good").last.inner_text()
+    run_id = re.search(r"\((.+)\)", text)[1]
+    _, body, _ = pages.call(
+        "GET",
+        f"/api/v2/dags/{dag_id}/dagRuns/{quote(run_id)}",
+        None,
+        {"Authorization": f"Bearer {pages.tokens['ann']}"},
+    )
+    return json.loads(body)
 
 
 def test_a_restore_is_planned_by_a_run_of_its_dag_with_the_values_of_the_form(pages):
     order = {"until": "2026-11-22T12:00:00+01:00", "tables": ["shop.orders"], "plan_only": True}
     status, said = pages.order("time/restore", "uma", json.dumps(order).encode())
-    assert status == 200, said
-    _, body, _ = pages.call(
-        "GET",
-        "/api/v2/dags/sluice_restore/dagRuns",
-        None,
-        {"Authorization": f"Bearer {pages.tokens['ann']}"},
-    )
-    [run] = json.loads(body)["dag_runs"]
-    assert run["dag_run_id"] in said["message"] and run["triggering_user_name"] == "uma"
+    assert (status, said["run"]["dag_id"]) == (200, "sluice_restore"), said
+    body = json.dumps({"logical_date": None, "conf": said["run"]["conf"]}).encode()
+    headers = {"Content-Type": "application/json"}
+    for who, wanted in (("vic", 403), ("uma", 200)):  # as the page does, and Airflow decides
+        status, body_of_run, _ = pages.call(
+            "POST", "/api/v2/dags/sluice_restore/dagRuns", body, headers | pages.cookie(who)
+        )
+        assert status == wanted
+    run = json.loads(body_of_run)
+    assert run["triggering_user_name"] == "uma"
     assert {name: run["conf"][name] for name in order} == order
     status, said = pages.order("time/restore", "uma", b'{"until": "tomorrow"}')
     assert status == 409 and "tomorrow" in said["error"]

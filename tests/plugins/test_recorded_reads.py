@@ -6,33 +6,13 @@ import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
-from sluice.plugins import actions, auth
+from sluice.pages import actions
 from sluice.plugins.app import create_app
 from sluice.relay import RelayLog
 from sluice.relay.audit import AuditLog
+from tests.plugins.people import as_person, use_auth_manager
 
 AT = "470614793860415502"
-
-
-class Person:
-    def __init__(self, name):
-        self._name = name
-
-    def get_name(self):
-        return self._name
-
-
-class Manager:
-    """Airflow's auth manager: val may see pages, and not what rows hold."""
-
-    def is_authorized_view(self, *, access_view, user):
-        return True
-
-    def is_authorized_dag(self, **asked):
-        return True
-
-    def is_authorized_custom_view(self, *, method, resource_name, user):
-        return user.get_name() != "val"
 
 
 @pytest.fixture
@@ -45,14 +25,13 @@ def reads(tmp_path, monkeypatch):
     )
     monkeypatch.setenv("SLUICE_CONFIG", str(file))
     monkeypatch.delenv("SLUICE_PIPELINES", raising=False)
-    monkeypatch.setattr(auth, "get_auth_manager", Manager)
-    monkeypatch.setattr(auth.DagModel, "get_team_name", lambda dag_id: None)
+    use_auth_manager(monkeypatch)
     monkeypatch.setattr(actions, "_reads", {})
     app: FastAPI = create_app()
     client = TestClient(app)
 
     def get(path, name="ann"):
-        app.dependency_overrides[auth.get_user] = lambda: Person(name)
+        as_person(app, name)
         return client.get(f"/api/{path}").status_code
 
     def recorded():

@@ -20,7 +20,7 @@ from sluice.etl.tasks.job_kinds import (
     job_kind,
     requester,
 )
-from sluice.plugins.pages.job_list import job_document
+from sluice.pages.job_list import job_document
 from sluice.relay.jobs import JobError, Jobs, JobSpec, WriteScope
 
 DAGS = Path(__file__).resolve().parents[3] / "dags"

@@ -14,10 +14,9 @@ from starlette.concurrency import run_in_threadpool
 
 from sluice.etl import operate
 from sluice.etl.history import find
-from sluice.plugins.action_body import ActionBody
-from sluice.plugins.actions import ActionRequest, audit_name, perform, record_read
-from sluice.plugins.auth import Viewer, may_read_rows, require_rows
-from sluice.plugins.pages.past_transactions import (
+from sluice.pages.actions import ActionRequest, audit_name, perform, record_read
+from sluice.pages.caller import ActionBody, CallerParam, PipelineParam, SettingsParam, require_rows
+from sluice.pages.past_transactions import (
     TransactionKey,
     found_document,
     state_document,
@@ -25,9 +24,8 @@ from sluice.plugins.pages.past_transactions import (
     undo_document,
     undo_range_document,
 )
-from sluice.plugins.pages.table_list import history_log_of
-from sluice.plugins.pipeline_param import PipelineParam, SettingsParam
-from sluice.plugins.response_cache import answer
+from sluice.pages.response_cache import answer
+from sluice.pages.table_list import history_log_of
 
 __all__ = ["router"]
 
@@ -70,16 +68,18 @@ def _query(
 
 
 def _sees_rows(
-    user: Viewer, pipeline: PipelineParam, query: Annotated[find.SearchQuery, Depends(_query)]
+    caller: CallerParam,
+    pipeline: PipelineParam,
+    query: Annotated[find.SearchQuery, Depends(_query)],
 ) -> bool:
     """Return whether the user may see rows; for a search by values they must.
 
     The answer to such a search reveals values. Raises HTTPException 403.
     """
     if query.where or query.key:
-        require_rows(user)
-        record_read(user, pipeline, "search", query.key or query.where)
-    return may_read_rows(user)
+        require_rows(caller)
+        record_read(caller, pipeline, "search", query.key or query.where)
+    return caller.rows
 
 
 Rows = Annotated[bool, Depends(_sees_rows)]
@@ -89,9 +89,9 @@ Rows = Annotated[bool, Depends(_sees_rows)]
 def _reads_rows(what: str) -> list[Any]:
     """Return a route's `dependencies`: the user may see what rows hold, and it is recorded."""
 
-    def check(user: Viewer, pipeline: PipelineParam, commit_ts: Commit) -> None:
-        require_rows(user)
-        record_read(user, pipeline, what, commit_ts)
+    def check(caller: CallerParam, pipeline: PipelineParam, commit_ts: Commit) -> None:
+        require_rows(caller)
+        record_read(caller, pipeline, what, commit_ts)
 
     return [Depends(check)]
 
@@ -207,7 +207,7 @@ async def decide(
     commit_ts: Commit,
     what: Literal["skip-txn", "skip-ddl", "remove-override"],
     pipeline: PipelineParam,
-    user: Viewer,
+    caller: CallerParam,
     order: ActionBody,
 ) -> Response:
     """Decide about it, or take the override back."""
@@ -217,8 +217,8 @@ async def decide(
             status.HTTP_422_UNPROCESSABLE_CONTENT,
             f"why: a text of at most {_MAX_REASON_CHARS} characters",
         )
-    form = operate.OperateForm(what, commit_ts, by=audit_name(user), why=why)
-    action = ActionRequest(user, pipeline, "operate", what, commit_ts)
+    form = operate.OperateForm(what, commit_ts, by=audit_name(caller), why=why)
+    action = ActionRequest(caller, pipeline, "operate", what, commit_ts)
     return await run_in_threadpool(
         perform, action, lambda: operate.dispatch(pipeline.settings, form).splitlines()[-1]
     )

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import mimetypes
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import Any
 
-from fastapi import APIRouter, Depends, HTTPException, Request, Response, status
+from fastapi import APIRouter, HTTPException, Request, Response, status
 
 from sluice.etl.settings.pipelines import NamedPipeline
 from sluice.expectations import QualityResults, QualityRun
-from sluice.plugins.actions import record_read
-from sluice.plugins.auth import ROW_READER, Viewer, may_read_rows
-from sluice.plugins.pipeline_param import PipelineParam, pipeline_for
-from sluice.plugins.response_cache import answer
+from sluice.pages.actions import record_read
+from sluice.pages.caller import ROW_READER, CallerParam, PipelineParam
+from sluice.pages.response_cache import answer
 
 __all__ = ["router"]
 
@@ -36,23 +35,15 @@ _POLICY = "; ".join(
 """
 
 
-def _sees_rows(user: Viewer) -> bool:
-    return may_read_rows(user)
-
-
-Rows = Annotated[bool, Depends(_sees_rows)]
-"""A route's parameter: whether the user may see examples of rows."""
-
-
 @router.get("/quality")
-async def quality(request: Request, pipeline: PipelineParam, rows: Rows) -> Response:
+async def quality(request: Request, pipeline: PipelineParam, caller: CallerParam) -> Response:
     """Return the newest run suite by suite, and the runs before it."""
     return await answer(
         request,
-        ("quality", pipeline, rows),
-        lambda: _document(pipeline, rows=rows),
+        ("quality", pipeline, caller.rows),
+        lambda: _document(pipeline, rows=caller.rows),
         5.0,
-        keep=not rows,
+        keep=not caller.rows,
     )
 
 
@@ -92,17 +83,12 @@ def _run(name: str, suites: list[QualityRun]) -> dict[str, Any]:
     }
 
 
-@router.get("/quality/docs/{name}/{path:path}", dependencies=ROW_READER)
-def docs(name: str, path: str, user: Viewer) -> Response:
-    """Serve a file of a pipeline's Data Docs; an empty `path` is the first one.
-
-    The pipeline is in the path, as links lead from one file to the other; "-" is the one without a
-    name.
-    """
-    pipeline = pipeline_for(user, "" if name == "-" else name)
+@router.get("/quality/docs/{path:path}", dependencies=ROW_READER)
+def docs(path: str, pipeline: PipelineParam, caller: CallerParam) -> Response:
+    """Serve a file of the pipeline's Data Docs; an empty `path` is the first one."""
     path = path or "index.html"
     if path == "index.html":
-        record_read(user, pipeline, "read-quality", name)
+        record_read(caller, pipeline, "read-quality", pipeline.name or "-")
     page = QualityResults(pipeline.settings).docs().read(path)
     if page is None:
         raise HTTPException(status.HTTP_404_NOT_FOUND, "There is no such page in the Data Docs.")

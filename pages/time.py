@@ -11,12 +11,10 @@ from starlette.concurrency import run_in_threadpool
 
 from sluice.etl.history.retain import ArchiveStatus, archive_status
 from sluice.etl.tasks.form_fields import restore_request
-from sluice.plugins.action_body import ActionBody
-from sluice.plugins.actions import ActionRequest, perform, trigger_run
-from sluice.plugins.auth import Viewer, username
-from sluice.plugins.pages.job_list import statuses
-from sluice.plugins.pipeline_param import PipelineParam, SettingsParam
-from sluice.plugins.response_cache import answer, response_cache
+from sluice.pages.actions import ActionRequest, Outcome, perform
+from sluice.pages.caller import ActionBody, CallerParam, PipelineParam, SettingsParam
+from sluice.pages.job_list import statuses
+from sluice.pages.response_cache import answer, response_cache
 
 __all__ = ["router"]
 
@@ -102,8 +100,8 @@ def _drills(found: list[Any]) -> list[dict[str, Any]]:
 
 
 @router.post("/time/restore")
-async def restore(pipeline: PipelineParam, user: Viewer, order: ActionBody) -> Response:
-    """Trigger the DAG `restore` as of a moment; only planned unless `plan_only` is false."""
+async def restore(pipeline: PipelineParam, caller: CallerParam, order: ActionBody) -> Response:
+    """Have the page trigger the DAG `restore`; only planned unless `plan_only` is false."""
     conf = {
         "until": _text(order, "until"),
         "tables": [_line(name) for name in order.get("tables") or []] or None,
@@ -112,15 +110,14 @@ async def restore(pipeline: PipelineParam, user: Viewer, order: ActionBody) -> R
     }
     dag_id = pipeline.dag_id("restore")
 
-    def work() -> str:
+    def work() -> Outcome:
         restore_request(conf)  # an impossible request fails here, not in a DAG run
         what = "planned" if conf["plan_only"] else "restored"
-        run_id = trigger_run(dag_id, conf, username(user))
-        return f"It is {what} in the run {run_id} of the DAG {dag_id}"
+        return Outcome(f"It is {what} in a run of the DAG {dag_id}", dag_id, conf)
 
     about = f"{conf['until']}{' (plan only)' if conf['plan_only'] else ''}"
     return await run_in_threadpool(
-        perform, ActionRequest(user, pipeline, "restore", "restore", about), work
+        perform, ActionRequest(caller, pipeline, "restore", "restore", about), work
     )
 
 

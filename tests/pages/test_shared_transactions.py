@@ -9,7 +9,7 @@ import pytest
 from sluice.etl import operate
 from sluice.etl.history.find import SearchQuery
 from sluice.etl.settings.pipelines import NamedPipeline
-from sluice.plugins.pages.past_transactions import (
+from sluice.pages.past_transactions import (
     found_document,
     state_document,
     transaction_document,

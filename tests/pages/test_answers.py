@@ -10,10 +10,10 @@ import pytest
 
 from sluice.errors import RequestError
 from sluice.etl.settings.pipelines import NamedPipeline
-from sluice.plugins.page_context import KINDS
-from sluice.plugins.pages.job_list import MAX_JOBS_SHOWN, job_document, jobs_document
-from sluice.plugins.pages.quality import _POLICY as DATA_DOCS_POLICY
-from sluice.plugins.response_cache import ResponseCache, StillComputing, answer
+from sluice.pages.job_list import MAX_JOBS_SHOWN, job_document, jobs_document
+from sluice.pages.protocol import KINDS
+from sluice.pages.quality import _POLICY as DATA_DOCS_POLICY
+from sluice.pages.response_cache import ResponseCache, StillComputing, answer
 from sluice.plugins.security_headers import _POLICY as PAGES_POLICY
 from sluice.relay import RelayLog
 from sluice.relay.audit import AuditLog

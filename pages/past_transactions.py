@@ -22,7 +22,7 @@ from sluice.etl.history.find import (
 from sluice.etl.operate.overview import known_checkpoint
 from sluice.etl.settings import Settings
 from sluice.etl.settings.pipelines import NamedPipeline
-from sluice.plugins.pages.table_list import history_log_of
+from sluice.pages.table_list import history_log_of
 
 __all__ = [
     "TransactionKey",

@@ -1,40 +1,33 @@
 """Run user actions and keep their audit entries.
 
-An action needs Airflow's permission. Its audit entry, with the user's name, is written before the
-action runs, and its outcome is recorded after.
+An action needs Airflow's permission, which is among the caller's rights. Its audit entry, with the
+user's name, is written before the action runs, and its outcome is recorded after.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
-from airflow.api.common.trigger_dag import trigger_dag
-from airflow.models.dagrun import DagRun
-from airflow.utils.session import create_session
-from airflow.utils.types import DagRunTriggeredByType
 from fastapi import HTTPException, Response
 from fastapi.responses import JSONResponse
-from sqlalchemy import select
 
-from sluice.errors import RequestError
 from sluice.etl.settings.pipelines import NamedPipeline
-from sluice.plugins.auth import require_trigger, username
-from sluice.plugins.response_cache import error_response, response_cache
+from sluice.pages.caller import require_trigger
+from sluice.pages.protocol import Caller
+from sluice.pages.response_cache import error_response, response_cache
 from sluice.relay.audit import AuditLog
 
 __all__ = [
     "ActionRequest",
-    "NoRunError",
+    "Outcome",
     "audit_name",
     "perform",
     "recent_actions",
     "record_read",
-    "run_conf",
-    "trigger_run",
 ]
 
 
@@ -52,42 +45,64 @@ class ActionRequest:
     `dag` is the kind of the DAG that the user must be allowed to trigger for it.
     """
 
-    user: Any
+    caller: Caller
     pipeline: NamedPipeline
     dag: str
     what: str
     about: str
 
 
-def audit_name(user: Any) -> str:
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of an action, for people.
+
+    The page then triggers the DAG `dag_id`, by the user's own session with Airflow, with the values
+    `conf`, and those that the DAG's run `like` had.
+    """
+
+    message: str
+    dag_id: str = ""
+    conf: Mapping[str, Any] = field(default_factory=dict)
+    like: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the document that the page gets."""
+        if not self.dag_id:
+            return {"message": self.message}
+        run = {"dag_id": self.dag_id, "conf": dict(self.conf), "like": self.like}
+        return {"message": self.message, "run": run}
+
+
+def audit_name(caller: Caller) -> str:
     """Return the user name recorded in jobs and overrides."""
-    return f"airflow {username(user)}"
+    return f"airflow {caller.user}"
 
 
-def perform(action: ActionRequest, work: Callable[[], str]) -> Response:
-    """Run `work` as `action`; respond with the text that `work` returns.
+def perform(action: ActionRequest, work: Callable[[], str | Outcome]) -> Response:
+    """Run `work` as `action`; respond with what `work` returns.
 
     Not for the event loop. Raises HTTPException 403.
     """
-    require_trigger(action.user, action.pipeline.dag_id(action.dag))
+    require_trigger(action.caller, action.dag, action.pipeline.dag_id(action.dag))
     try:
         audit = AuditLog(action.pipeline.settings.open_relay().place)
-        entry = audit.begin(username(action.user), action.what, action.about)
+        entry = audit.begin(action.caller.user, action.what, action.about)
         try:
-            message = work()
+            found = work()
         except Exception as error:
             audit.end(
                 entry, f"refused: {error.detail if isinstance(error, HTTPException) else error}"
             )
             raise
-        audit.end(entry, message)
+        outcome = found if isinstance(found, Outcome) else Outcome(found)
+        audit.end(entry, outcome.message)
     except HTTPException:
         raise
     except Exception as error:
         return error_response(error)
     finally:
         response_cache.forget()
-    return JSONResponse({"message": message})
+    return JSONResponse(outcome.to_json())
 
 
 def recent_actions(pipeline: NamedPipeline, most: int) -> list[dict[str, Any]]:
@@ -96,12 +111,12 @@ def recent_actions(pipeline: NamedPipeline, most: int) -> list[dict[str, Any]]:
     return [entry.to_json() for entry in audit.newest(most)]
 
 
-def record_read(user: Any, pipeline: NamedPipeline, what: str, about: str) -> None:
+def record_read(caller: Caller, pipeline: NamedPipeline, what: str, about: str) -> None:
     """Write durably that a user reads what rows hold, before they do; once in ten minutes for each.
 
     Not for the event loop. Raises RelayCorruptError, OSError, SettingsError: then nothing is shown.
     """
-    name, now = username(user), time.monotonic()
+    name, now = caller.user, time.monotonic()
     read = name, pipeline.name, what, about
     with _reads_lock:
         for old in [each for each, until in _reads.items() if until <= now]:
@@ -112,26 +127,3 @@ def record_read(user: Any, pipeline: NamedPipeline, what: str, about: str) -> No
     audit.begin(name, what, about)
     with _reads_lock:
         _reads[read] = now + _SAME_READ_S
-
-
-class NoRunError(RequestError):
-    """No DAG run could be repeated, or triggered."""
-
-
-def run_conf(dag_id: str, run_id: str) -> dict[str, Any]:
-    """Return the values that a run was triggered with, {} if Airflow has removed the run."""
-    with create_session() as session:
-        found = session.scalars(
-            select(DagRun.conf).where(DagRun.dag_id == dag_id, DagRun.run_id == run_id)
-        ).all()
-    return dict(found[0] or {}) if found else {}
-
-
-def trigger_run(dag_id: str, conf: dict[str, Any], by: str) -> str:
-    """Trigger a DAG run with these values, as `by` asked; return the run's id."""
-    run = trigger_dag(
-        dag_id, triggered_by=DagRunTriggeredByType.UI, triggering_user_name=by, conf=conf
-    )
-    if run is None:
-        raise NoRunError(f"Airflow made no run of the DAG {dag_id}", hint="trigger it in Airflow")
-    return str(run.run_id)

@@ -9,20 +9,20 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 
 from sluice.etl.history.tables import DownstreamTables, TableCatalog, TableSelection
 from sluice.etl.settings.pipelines import NamedPipeline
-from sluice.plugins.pages.table_list import (
-    PAGE_SIZE,
-    history_document,
-    known_tables_and_replica,
-    table_document,
-    tables_document,
-)
-from sluice.plugins.pipeline_param import PipelineParam
-from sluice.plugins.response_cache import (
+from sluice.pages.caller import PipelineParam
+from sluice.pages.response_cache import (
     StillComputing,
     accepted,
     answer,
     error_response,
     response_cache,
+)
+from sluice.pages.table_list import (
+    PAGE_SIZE,
+    history_document,
+    known_tables_and_replica,
+    table_document,
+    tables_document,
 )
 
 __all__ = ["router"]

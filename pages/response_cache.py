@@ -20,8 +20,9 @@ from typing import Any
 from fastapi import Request, Response
 from fastapi.responses import JSONResponse
 
-from sluice.errors import Signal, SluiceError, ours
+from sluice.errors import Signal
 from sluice.etl.cached_value import CachedValue
+from sluice.pages.protocol import error_document
 
 __all__ = [
     "ResponseCache",
@@ -163,9 +164,5 @@ def accepted() -> JSONResponse:
 
 def error_response(error: Exception) -> JSONResponse:
     """Render an error for people: what happened, and the hint."""
-    reason: SluiceError = ours(error)
-    message = str(reason.args[0]) if reason.args else type(reason).__name__
-    document = {"error": message, "hint": reason.hint, "transient": reason.transient}
-    return JSONResponse(
-        document, 503 if reason.transient else 500 if reason.exit_code == 4 else 409
-    )
+    status, document = error_document(error)
+    return JSONResponse(document, status)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sluice.plugins.pages.job_list import _unfinished_rank
+from sluice.pages.job_list import _unfinished_rank
 from sluice.relay.jobs import JobProgress
 from sluice.relay.jobs.progress import JobCounts, TableProgress
 

@@ -14,12 +14,10 @@ from sluice.etl.downstream.ownership import PipelineIdentity
 from sluice.etl.operate.overview import overview as build_overview
 from sluice.etl.settings import Settings
 from sluice.etl.settings.pipelines import NamedPipeline
-from sluice.plugins.action_body import ActionBody
-from sluice.plugins.actions import ActionRequest, audit_name, perform
-from sluice.plugins.auth import Viewer
-from sluice.plugins.pages.job_list import statuses
-from sluice.plugins.pipeline_param import PipelineParam, SettingsParam
-from sluice.plugins.response_cache import answer
+from sluice.pages.actions import ActionRequest, audit_name, perform
+from sluice.pages.caller import ActionBody, CallerParam, PipelineParam, SettingsParam
+from sluice.pages.job_list import statuses
+from sluice.pages.response_cache import answer
 from sluice.relay.jobs import FINAL_STATES, JobStatus
 from sluice.relay.measures import DAY, HOUR, WEEK, CounterStore, LagSeries, StateHistory
 
@@ -86,14 +84,17 @@ def _job(status: JobStatus, now_ms: int) -> dict[str, Any]:
 
 @router.post("/tasks/{what}")
 async def tasks(
-    what: Literal["pause", "resume"], pipeline: PipelineParam, user: Viewer, order: ActionBody
+    what: Literal["pause", "resume"],
+    pipeline: PipelineParam,
+    caller: CallerParam,
+    order: ActionBody,
 ) -> Response:
     """Pause or resume landing, applying or both."""
     which = order.get("which", operate.BOTH)
     if which not in (operate.LAND, operate.APPLY, operate.BOTH):
         raise HTTPException(status.HTTP_422_UNPROCESSABLE_CONTENT, "which: land, apply or both")
-    form = operate.OperateForm(what, "" if which == operate.BOTH else which, by=audit_name(user))
-    action = ActionRequest(user, pipeline, "operate", what, which)
+    form = operate.OperateForm(what, "" if which == operate.BOTH else which, by=audit_name(caller))
+    action = ActionRequest(caller, pipeline, "operate", what, which)
     return await run_in_threadpool(
         perform, action, lambda: operate.dispatch(pipeline.settings, form).splitlines()[-1]
     )

@@ -8,8 +8,8 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 
 from sluice.etl.settings import Settings
-from sluice.plugins.pipeline_param import PipelineParam, SettingsParam
-from sluice.plugins.response_cache import answer
+from sluice.pages.caller import PipelineParam, SettingsParam
+from sluice.pages.response_cache import answer
 
 __all__ = ["router"]
 
