@@ -204,7 +204,7 @@ def dags_with_runs_of(seconds: int, folder: Path) -> Path:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     text = (DAGS / "replicate.py").read_text(encoding="utf-8")
-    changed = re.sub(r'("run_seconds": Param\(\s*)\d+', rf"\g<1>{seconds}", text)
+    changed = re.sub(r'("run_seconds": Param\(\s*)None', rf"\g<1>{seconds}", text)
     (folder / "replicate.py").write_text(changed, encoding="utf-8")
     return folder
 

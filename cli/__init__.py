@@ -23,6 +23,7 @@ _COMMANDS = {
     "status": "Show processes, checkpoint and lag.",
     "metrics": "Serve or push Prometheus metrics.",
     "pages": "Answer the pages in Airflow, apart from its api-server.",
+    "replicate": "Land and apply as a service, with a standby.",
     "doctor": "Check everything that a pipeline needs, and name each way out.",
     "top": "Show replication live: state, throughput and lag.",
     "pipelines": "List pipelines with state and lag.",

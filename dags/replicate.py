@@ -7,6 +7,9 @@ to them (`sluice.etl.tasks.worker`). Tasks and processes that are killed are sta
 they continue from what is durable. A task that needs an operator has the hint in the last line of
 its log. It waits 20 s for `sluice resume`, then it fails, the other one ends within ten more, and
 the DAG pauses; unpause it, or `sluice resume`, when that is done.
+
+With `replication = "service"` in the settings `sluice replicate` lands and applies. Then the only
+task, `watch`, fails when that doesn't get on.
 """
 
 from __future__ import annotations
@@ -18,16 +21,20 @@ from airflow.sdk import Param, task
 from sluice.airflow.agent_client import call_task
 from sluice.airflow.dag_factory import dag_per_pipeline, moment_params
 from sluice.airflow.operators import job_form
+from sluice.etl.settings.pauses import span_ms
 from sluice.etl.settings.pipelines import NamedPipeline
 from sluice.etl.tasks.airflow_run import run_began_s
 
 AS_SET = "as in sluice.toml"
 PARAMS = {
     "run_seconds": Param(
-        300,
-        type="integer",
+        None,
+        type=["null", "integer"],
         minimum=1,
-        description="How long one run drains windows, from when it began, before the next begins.",
+        description=(
+            "How long one run drains windows, from when it began, before the next begins. Empty:"
+            " `[airflow] run-time`."
+        ),
     ),
     "mode": Param(
         AS_SET,
@@ -44,15 +51,40 @@ PARAMS = {
 }
 
 
+def _run_seconds(pipeline: NamedPipeline, params: dict[str, Any] | None) -> float:
+    given = (params or {}).get("run_seconds")
+    return float(given or span_ms(pipeline.airflow.run_time) / 1000)
+
+
 def wire(pipeline: NamedPipeline) -> None:
-    """Build the tasks of one pipeline's DAG."""
+    """Build the tasks of one pipeline's DAG: two that work, or one that watches the service."""
+    if pipeline.airflow.replication == "service":
+        _watch(pipeline)
+    else:
+        _land_and_apply(pipeline)
+
+
+def _watch(pipeline: NamedPipeline) -> None:
+    @task
+    def watch(params: dict[str, Any] | None = None, dag_run: Any = None) -> None:
+        call_task(
+            pipeline,
+            "watch_replication",
+            run_seconds=_run_seconds(pipeline, params),
+            began_s=run_began_s(dag_run),
+        )
+
+    watch()
+
+
+def _land_and_apply(pipeline: NamedPipeline) -> None:
 
     @task
     def land(params: dict[str, Any] | None = None, dag_run: Any = None) -> dict[str, Any]:
         found: dict[str, Any] = call_task(
             pipeline,
             "land",
-            run_seconds=(params or {})["run_seconds"],
+            run_seconds=_run_seconds(pipeline, params),
             began_s=run_began_s(dag_run),
         )
         return found
@@ -63,7 +95,7 @@ def wire(pipeline: NamedPipeline) -> None:
         found: dict[str, Any] = call_task(
             pipeline,
             "apply",
-            run_seconds=wanted["run_seconds"],
+            run_seconds=_run_seconds(pipeline, params),
             began_s=run_began_s(dag_run),
             mode=None if wanted["mode"] == AS_SET else wanted["mode"],
             until=wanted["until"],

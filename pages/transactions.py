@@ -116,13 +116,15 @@ def _key(commit: str) -> TransactionKey:
 
 
 def _undoes(
-    user: Viewer, pipeline: PipelineParam, query: Annotated[find.SearchQuery, Depends(_query)]
+    caller: CallerParam,
+    pipeline: PipelineParam,
+    query: Annotated[find.SearchQuery, Depends(_query)],
 ) -> find.SearchQuery:
     """Return what is to be taken back; the user may see rows, and that is recorded."""
     if not query.since:
         raise HTTPException(status.HTTP_422_UNPROCESSABLE_CONTENT, "since: a moment is needed")
-    require_rows(user)
-    record_read(user, pipeline, "read-undo", f"{query.since} to {query.until}")
+    require_rows(caller)
+    record_read(caller, pipeline, "read-undo", f"{query.since} to {query.until}")
     return query
 
 

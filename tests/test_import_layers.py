@@ -280,6 +280,7 @@ RELAY = {
     "role_lease": {"log"},
     "row_groups": {"errors", "storage"},
     "schema_snapshots": {"checksummed", "format_version", "storage"},
+    "service_lease": {"errors", "json_codec", "storage", "versioned_document"},
     "storage": {"errors", "url"},
     "url": {"errors"},
     "verification_log": {"errors", "format_version", "json_codec", "log", "versioned_document"},

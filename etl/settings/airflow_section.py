@@ -41,6 +41,14 @@ class Airflow:
     """Airflow connection of the server that answers the pages, `sluice pages`: its host, its port,
     and its token as password. By default Airflow's api-server answers itself.
     """
+    replication: str = "tasks"
+    """What lands and applies: ``tasks`` of the DAG `replicate`, or ``service``, which is `sluice
+    replicate`; then the DAG watches it.
+    """
+    run_time: str = "5m"
+    """How long a run of the DAG `replicate` lasts, unless its form says otherwise. Changed settings
+    take effect with the next one. Longer runs are fewer rows in Airflow's database.
+    """
     executor: str = ""
     """Executor of all tasks, if Airflow has several; by default its first one."""
     priority_weight: int = 1
@@ -79,7 +87,8 @@ class Airflow:
             raise SettingsError(
                 f"[airflow] dag-prefix = {self.dag_prefix!r}: letters, digits, _, . and - only"
             )
-        for key, span in (("timeout", self.timeout), ("deadline", self.deadline)):
+        spans = ("timeout", self.timeout), ("deadline", self.deadline), ("run-time", self.run_time)
+        for key, span in spans:
             try:
                 span_ms(span or "1h")
             except ValueError as error:
@@ -87,6 +96,10 @@ class Airflow:
         if self.differences not in ("fail", "event"):
             raise SettingsError(
                 f"[airflow] differences = {self.differences!r}: fail or event expected"
+            )
+        if self.replication not in ("tasks", "service"):
+            raise SettingsError(
+                f"[airflow] replication = {self.replication!r}: tasks or service expected"
             )
         if self.deadline and not self.notify:
             raise SettingsError("[airflow] deadline calls notify, which isn't set")

@@ -40,6 +40,8 @@ Then it fails, and its DAG pauses: what they order between the two would be lost
 Airflow's keeps it.
 """
 _POLL_INTERVAL_S = 0.5
+_SERVICE_POLL_INTERVAL_S = 3.0
+"""A service may be stopped for hours, and an object store charges for each look."""
 
 
 class TaskFailedPermanently(SluiceError):
@@ -48,10 +50,19 @@ class TaskFailedPermanently(SluiceError):
     hint = "see the task's log"
 
 
-def run_task(pipeline: NamedPipeline, what: str, work: Work) -> dict[str, Any]:
+def run_task(
+    pipeline: NamedPipeline,
+    what: str,
+    work: Work,
+    *,
+    ended: threading.Event | None = None,
+    on_stop: Callable[[SluiceError], None] = lambda _: None,
+) -> dict[str, Any]:
     """Do the work of the task `what` (``land``, ``apply``) of a pipeline.
 
-    Raises TaskFailedPermanently if operators have to act, and don't at once.
+    `on_stop` is called with what operators have to act on. With `ended` their answer is waited for
+    until that is set; the result is {} then. Raises TaskFailedPermanently if they don't act at
+    once; with `ended` only if they couldn't see that they have to.
     """
     waiting = RetryBackoff(log, f"the task {what}")
     note = _FailureRecord(what)
@@ -67,17 +78,30 @@ def run_task(pipeline: NamedPipeline, what: str, work: Work) -> dict[str, Any]:
             return work(settings, got_on)
         except Exception as error:
             reason = ours(error)
+            if ended is not None and ended.is_set():
+                return {}
             if reason.transient:
-                time.sleep(waiting.after(reason))
+                _sleep(waiting.after(reason), ended)
                 continue
             log.error("%s has stopped: %s: %s", what, type(reason).__name__, reason)
-            if note.failed(reason) and note.is_answered():
-                log.warning("%s resumes, as an operator ordered", what)
-                waiting.over()
-                continue
+            on_stop(reason)
+            if note.failed(reason):
+                if note.is_answered(ended):
+                    log.warning("%s resumes, as an operator ordered", what)
+                    waiting.over()
+                    continue
+                if ended is not None:
+                    return {}
             raise _permanent_failure(what, reason) from (
                 error if isinstance(reason, DefectError) else None
             )
+
+
+def _sleep(seconds: float, ended: threading.Event | None) -> None:
+    if ended is None:
+        time.sleep(seconds)
+    else:
+        ended.wait(seconds)
 
 
 def run_paired(pipeline: NamedPipeline, what: str, other: str, work: PairedWork) -> dict[str, Any]:
@@ -187,14 +211,14 @@ class _FailureRecord:
         self._has_progressed = False
         return True
 
-    def is_answered(self) -> bool:
+    def is_answered(self, ended: threading.Event | None) -> bool:
         """Wait for operators to resume the task; whether they did so in time."""
         assert self.relay is not None and self._failure is not None
         end = time.monotonic() + _RESUME_WAIT_S
-        while time.monotonic() < end:
+        while time.monotonic() < end if ended is None else not ended.is_set():
             with contextlib.suppress(RelayError, OSError):
                 if self.relay.failures.is_answered(self._failure):
                     self.relay.failures.clear(self._task)
                     return True
-            time.sleep(_POLL_INTERVAL_S)
+            _sleep(_POLL_INTERVAL_S if ended is None else _SERVICE_POLL_INTERVAL_S, ended)
         return False

@@ -235,6 +235,16 @@ def serve_pages(pipeline: NamedPipeline, socket: str) -> None:
     serve_on_socket(socket)
 
 
+def watch_replication(
+    pipeline: NamedPipeline, run_seconds: float, began_s: float | None
+) -> dict[str, Any]:
+    """Watch the service `sluice replicate` until the run's time is up."""
+    from sluice.airflow.service_watch import watch
+
+    time = RunDeadline.of(run_seconds, began_s)
+    return watch(pipeline, time.left_s)
+
+
 CALLS: Mapping[str, Callable[..., Any]] = {
     each.__name__: each
     for each in (
@@ -250,6 +260,7 @@ CALLS: Mapping[str, Callable[..., Any]] = {
         retain,
         serve_pages,
         verify_continuously,
+        watch_replication,
         why_stopped,
         work,
     )

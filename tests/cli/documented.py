@@ -112,6 +112,7 @@ BY_ITS_FUNCTION = {
     r"sluice quality .*": "tests/expectations/test_quality_run.py",
     r"airflow .*": "tests/dags/test_dags.py",
     r"sluice metrics --listen .*": "tests/devstack/test_stack.py",
+    r"sluice replicate .*": "tests/etl/tasks/test_service.py",
     r"SLUICE_PAGES_TOKEN=.* sluice pages .*": "tests/plugins/test_backends.py",
     r"sluice spark .*": "tests/etl/spark/test_standalone_cluster.py",
 }

@@ -324,6 +324,15 @@ def test_replicate_runs_continuously_one_run_at_a_time_with_land_and_apply_side_
     assert dag.get_task("land").retries >= 100
 
 
+def test_where_a_service_replicates_the_dag_watches_it(tmp_path):
+    more = '[airflow]\nreplication = "service"\n'
+    with parsed(tmp_path, shop_file(tmp_path / "pipelines", more)) as found:
+        assert found.import_errors == {}
+        dag = found.dags["sluice_replicate_shop"]
+        assert dag.task_ids == ["watch"]
+        assert dag.max_consecutive_failed_dag_runs == 1
+
+
 def test_a_task_of_replicate_that_was_started_again_ends_with_its_run(
     dag_bag, tmp_path, monkeypatch
 ):

@@ -197,6 +197,22 @@ def test_only_what_reaches_the_pipelines_places_has_its_secrets():
     assert "extraVolumes" not in VALUES["dagProcessor"]
 
 
+@pytest.mark.parametrize("release", RELEASES)
+def test_the_service_that_replicates_has_a_standby_on_another_node(release):
+    folder = FOLDER / "replication-service"
+    (file,) = yaml.safe_load((folder / "kustomization.yaml").read_text())["resources"]
+    deployment = yaml.safe_load((folder / file).read_text())
+    kubernetes_validate.validate(deployment, release, strict=True)
+    template = deployment["spec"]["template"]
+    assert deployment["spec"]["replicas"] == 2
+    (spread,) = template["spec"]["topologySpreadConstraints"]
+    assert spread["labelSelector"]["matchLabels"] == template["metadata"]["labels"]
+    (said,) = template["spec"]["containers"]
+    assert said["args"][:2] == ["sluice", "replicate"]
+    metrics = {variable["name"] for variable in container("metrics")["env"]}
+    assert {variable["name"] for variable in said["env"]} == metrics
+
+
 def test_the_scheduler_is_started_as_in_compose():
     assert VALUES["scheduler"]["args"] == services(defaults())["airflow-scheduler"]["command"]
 

@@ -61,7 +61,7 @@ def command(unit: Path) -> tuple[str, list[str]]:
 
 
 def test_there_is_a_unit_for_each_part_of_a_site():
-    parts = {"pump", "metrics", "spark-connect"}
+    parts = {"pump", "metrics", "replicate", "spark-connect"}
     parts |= {
         f"airflow-{name}" for name in ("api-server", "scheduler", "dag-processor", "triggerer")
     }
