@@ -22,7 +22,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import FrameType
@@ -97,19 +97,21 @@ def _fetch(folder: Path, checksum: str, path: str) -> None:
 
 
 @contextlib.contextmanager
-def running_broker(settings: str = "") -> Iterator[str]:
-    """Start a broker with further settings, yield its host:port, and end it.
+def running_broker(settings: str = "", options: Sequence[str] = (), port: int = 0) -> Iterator[str]:
+    """Start a broker with further settings and Java options, yield its host:port, and end it.
 
-    Raises NotAvailableError.
+    `port`: of its listener without authentication; a free one by default. Raises
+    NotAvailableError.
     """
     java = shutil.which("java")
     if java is None:
         raise NotAvailableError("there is no java: make setup")
-    command = [java, "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp"]
+    command = [java, *options, "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp"]
     command.append(f"{fetch_jars()}/*")
     with tempfile.TemporaryDirectory(prefix="kafka-") as name:
         folder = Path(name)
-        port, controller = _free_ports(2)
+        free, controller = free_ports(2)
+        port = port or free
         properties = folder / "server.properties"
         properties.write_text(
             _SETTINGS.format(port=port, controller=controller, folder=name) + settings,
@@ -131,7 +133,8 @@ def running_broker(settings: str = "") -> Iterator[str]:
             server.wait()
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
+    """Return loopback ports that are free now."""
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for each in sockets:
@@ -160,7 +163,7 @@ def _registry() -> Iterator[str]:
         print(f"kafka_broker: no test ran on a real schema registry: {error}", file=sys.stderr)
         yield ""
         return
-    with running_schema_registry(jars, *_free_ports(1)) as url:
+    with running_schema_registry(jars, *free_ports(1)) as url:
         yield url
 
 
