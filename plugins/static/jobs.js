@@ -79,7 +79,7 @@ function bar({ progress, state }) {
   const busy = state === "running";
   return h(
     "div",
-    { class: `bar ${busy ? "busy" : ""} ${known ? "" : "unknown"}`, role: "progressbar", "aria-valuenow": known ? progress.percent : null, "aria-valuemin": 0, "aria-valuemax": 100 },
+    { class: `bar ${busy ? "busy" : ""} ${known ? "" : "unknown"}`, role: "progressbar", "aria-label": "copied so far", "aria-valuenow": known ? progress.percent : null, "aria-valuemin": 0, "aria-valuemax": 100 },
     h("div", { style: { width: `${known ? progress.percent : busy ? 100 : 0}%` } }),
   );
 }
