@@ -25,7 +25,7 @@ from tests.plugins.pipeline_with_traps import MANY, TRAP
 pytestmark = [pytest.mark.timeout(1200), pytest.mark.slow]
 
 ARGUMENTS = ("--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking")
-PAGES = ("overview", "tables", "transactions", "jobs", "quality", "time")
+PAGES = ("overview", "tables", "transactions", "jobs", "quality", "time", "doctor")
 PATIENCE_MS = 120_000
 expect.set_options(timeout=PATIENCE_MS)
 EXAMPLES = {
@@ -494,6 +494,59 @@ def test_a_page_is_drawn_on_a_phone_too_and_in_light_and_dark(look, page):
         assert tab.evaluate(
             "document.documentElement.scrollWidth <= document.documentElement.clientWidth"
         ), width
+
+
+@pytest.mark.parametrize(
+    "page", [*PAGES, "overview?span=week", "transactions?group=minute%2Ctable&sort=size"]
+)
+def test_axe_finds_no_serious_fault_at_any_width(look, page):
+    from axe_playwright_python.sync_playwright import Axe
+
+    for scheme, width in (("light", 360), ("dark", 1280), ("light", 2560)):
+        tab = look(
+            f"/sluice/{page}",
+            color_scheme=scheme,
+            viewport={"width": width, "height": 900},
+            bypass_csp=True,  # for axe's own script
+        )
+        drawn(tab)
+        found = Axe().run(tab, options={"resultTypes": ["violations"]}).response["violations"]
+        grave = [
+            (each["id"], node["html"], node["failureSummary"])
+            for each in found
+            if each["impact"] in ("serious", "critical")
+            for node in each["nodes"]
+        ]
+        assert grave == [], width
+
+
+def test_groups_lead_to_what_takes_them_back_and_reading_that_is_a_right(look, pages):
+    tab = look("/sluice/transactions?group=table&kind=insert")
+    rows = tab.locator("#groups tbody tr")
+    expect(rows).to_have_count(1)
+    expect(rows).to_contain_text("window.caught='name'")
+    address = rows.get_by_role("link", name="Take back").get_attribute("href")
+    assert "undo=1" in address
+    tab = look(f"/sluice/transactions?{address.partition('?')[2]}")
+    expect(tab.locator("#facts")).to_contain_text("Transactions2")
+    expect(tab.locator("#preview")).to_contain_text("id=1")
+    expect(tab.locator("main")).to_contain_text("could not be tried on the replica")
+    command = tab.locator("#range button", has_text="--dry-run").inner_text()
+    assert "sluice undo --since before:" in command and "--kind insert --dry-run" in command
+    assert tab.evaluate("window.caught") is None
+    for who, status in (("val", 403), ("vic", 200)):
+        path = f"/sluice/api/undo?{address.partition('?')[2]}"
+        while (found := pages.call("GET", path, None, pages.cookie(who)))[0] == 202:
+            time.sleep(0.1)
+        assert found[0] == status, found
+    assert pages.call("GET", "/sluice/api/undo", None, pages.cookie("vic"))[0] == 422
+
+
+def test_the_doctor_s_page_names_what_fails_first(look):
+    tab = look("/sluice/doctor")
+    checks = drawn(tab).locator(".checks li")
+    expect(checks.first).to_contain_text("fails")
+    expect(tab.locator("main")).to_contain_text("see [upstream] pd-urls")
 
 
 def test_names_and_values_of_attackers_are_shown_as_they_are_and_do_nothing(look, pages):
