@@ -133,6 +133,10 @@ def test_nothing_is_decided_by_the_name_of_a_class_or_module():
 
 def test_the_room_lists_what_it_offers():
     assert set(sluice.errors.__all__) == {
+        "FAIL",
+        "OK",
+        "WARN",
+        "CheckResult",
         "DefectError",
         "MachineError",
         "RequestError",
