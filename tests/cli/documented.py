@@ -113,8 +113,8 @@ BY_ITS_FUNCTION = {
     r"airflow .*": "tests/dags/test_dags.py",
     r"sluice metrics --listen .*": "tests/devstack/test_stack.py",
     r"sluice replicate .*": "tests/etl/tasks/test_service.py",
-    r"(SLUICE_PAGES_TOKEN=.* )?sluice pages .*": "tests/plugins/test_backends.py",
     r"sluice config --check .*": "tests/etl/operate/test_rule_check.py",
+    r"sluice resume apply": "tests/cli/test_operate.py",
     r"sluice spark .*": "tests/etl/spark/test_standalone_cluster.py",
 }
 """The module runs what the command calls, with such wishes; its options are parsed in
