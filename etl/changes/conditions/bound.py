@@ -17,6 +17,7 @@ from sluice.etl.changes.conditions.comparison_keys import (
     comparison,
     weighed,
 )
+from sluice.etl.changes.conditions.evaluation import Holds, Leaves, compile_condition, unknown
 from sluice.etl.changes.conditions.like_pattern import match_like
 from sluice.etl.changes.conditions.syntax import (
     And,
@@ -54,8 +55,7 @@ class ImagePair:
     new: Images | None
 
 
-_Holds = Callable[[ImagePair, str], pa.Array]
-"""Evaluates for the rows of a side, "old" or "new": booleans, NULL for unknown."""
+_Holds = Holds[ImagePair]
 
 
 class BoundCondition:
@@ -74,7 +74,7 @@ class BoundCondition:
         """The columns that the condition names."""
         self.names_sides = any(name.side for name in column_names(node))
         """True if it tells rows before a change from those after it."""
-        self._holds = self._compiled(node)
+        self._holds = compile_condition(node, Leaves(self._values, self._compared, self._like))
 
     def holds(self, images: ImagePair, side: str) -> np.ndarray:
         """Return for which rows of a side ("old" or "new") it is true: not false, not unknown."""
@@ -99,51 +99,9 @@ class BoundCondition:
             )
             raise ConditionError(f"{self._table.full_name} {why} {name.name}") from None
 
-    def _values(self, name: ColumnName) -> Callable[[ImagePair, str], pa.Array | None]:
-        column = self._column(name)
-
-        def values(images: ImagePair, side: str) -> pa.Array | None:
-            found = images.old if (name.side or side) == "old" else images.new
-            return None if found is None else found[column.name]
-
-        return values
-
-    def _compiled(self, node: Node) -> _Holds:
-        match node:
-            case And(left, right):
-                return _joined(pc.and_kleene, self._compiled(left), self._compiled(right))
-            case Or(left, right):
-                return _joined(pc.or_kleene, self._compiled(left), self._compiled(right))
-            case Not(part):
-                inner = self._compiled(part)
-                return lambda images, side: pc.invert(inner(images, side))
-            case Is(operand):
-                return self._is_null(operand)
-            case Like(name, pattern):
-                return self._like(name, pattern)
-            case Comparison("<=>", left, right):
-                return self._same(left, right)
-            case Comparison(sign, left, right):
-                return self._compared(sign, left, right)
-
-    def _is_null(self, operand: Operand) -> _Holds:
-        if isinstance(operand, Constant):
-            is_null = operand.value is None
-            return lambda images, side: pa.array(np.full(images.count, is_null))
-        values = self._values(operand)
-
-        def holds(images: ImagePair, side: str) -> pa.Array:
-            found = values(images, side)
-            return pa.array(np.ones(images.count, bool)) if found is None else pc.is_null(found)
-
-        return holds
-
-    def _same(self, left: Operand, right: Operand) -> _Holds:
-        equal = self._compared("=", left, right)
-        nulls = _joined(pc.and_, self._is_null(left), self._is_null(right))
-        return lambda images, side: pc.or_(
-            pc.fill_null(equal(images, side), fill_value=False), nulls(images, side)
-        )
+    def _values(self, images: ImagePair, name: ColumnName, side: str) -> pa.Array | None:
+        found = images.old if (name.side or side) == "old" else images.new
+        return None if found is None else found[self._column(name).name]
 
     def _compared(self, sign: str, left: Operand, right: Operand) -> _Holds:
         if isinstance(left, ColumnName) and isinstance(right, ColumnName):
@@ -153,15 +111,13 @@ class BoundCondition:
         assert isinstance(left, ColumnName)
         assert isinstance(right, Constant)
         if right.value is None:
-            return lambda images, side: pa.nulls(images.count, pa.bool_())
+            return lambda images, _: unknown(images)
         return self._of_values(left, comparison(self._column(left), sign, right))
 
     def _of_values(self, name: ColumnName, judge: Callable[[pa.Array], pa.Array]) -> _Holds:
-        values = self._values(name)
-
         def holds(images: ImagePair, side: str) -> pa.Array:
-            found = values(images, side)
-            return pa.nulls(images.count, pa.bool_()) if found is None else judge(found)
+            found = self._values(images, name, side)
+            return unknown(images) if found is None else judge(found)
 
         return holds
 
@@ -174,12 +130,11 @@ class BoundCondition:
             )
         scale = max(c.decimal for c in columns) if columns[0].kind == "decimal" else None
         one, other = (column_keys(column, scale) for column in columns)
-        values = self._values(left), self._values(right)
 
         def holds(images: ImagePair, side: str) -> pa.Array:
-            a, b = values[0](images, side), values[1](images, side)
+            a, b = (self._values(images, name, side) for name in (left, right))
             if a is None or b is None:
-                return pa.nulls(images.count, pa.bool_())
+                return unknown(images)
             return compare(sign, one(a), other(b))
 
         return holds
@@ -218,10 +173,6 @@ class BoundCondition:
         if isinstance(operand, ColumnName):
             return quote_name(self._column(operand).name)
         return operand.text if isinstance(operand.value, Decimal) else literal(operand.value)
-
-
-def _joined(join: Callable[..., pa.Array], left: _Holds, right: _Holds) -> _Holds:
-    return lambda images, side: join(left(images, side), right(images, side))
 
 
 def _compared_as(column: Column) -> tuple[object, ...]:

@@ -76,11 +76,8 @@ class RowSelection:
                 self._bound.append((rule, BoundCondition(parse_condition(rule.where), table)))
             except ConditionError as error:
                 raise RowRuleError(f"{rule.text} and {table.full_name}: {error}") from error
-
-    @property
-    def is_of_rows(self) -> bool:
-        """Return whether the downstream has the upstream's rows that meet all conditions."""
-        return all(rule.is_of_rows for rule in self.rules)
+        self.is_of_rows = all(rule.is_of_rows for rule in rules)
+        """True if the downstream has the upstream's rows that meet all conditions."""
 
     @property
     def columns(self) -> dict[Column, str]:

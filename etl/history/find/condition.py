@@ -25,18 +25,15 @@ import pyarrow.compute as pc
 
 from sluice.etl.changes import conditions
 from sluice.etl.changes.conditions import (
-    And,
     ColumnName,
-    Comparison,
     Constant,
-    Is,
-    Like,
-    Node,
-    Not,
+    Holds,
+    Leaves,
     Operand,
-    Or,
     column_names,
+    compile_condition,
     parse_condition,
+    unknown,
 )
 from sluice.etl.history.errors import ConditionError
 from sluice.etl.history.find._values import comparable, comparison_family, constant_for
@@ -74,7 +71,12 @@ def _find(operand: ColumnName, rows: ChangeRows, side: str) -> tuple[Column, pa.
     return None if column is None or images is None else (column, images[column.name])
 
 
-_Node = Callable[[ChangeRows, str], pa.BooleanArray]
+def _values(rows: ChangeRows, operand: ColumnName, side: str) -> pa.Array | None:
+    found = _find(operand, rows, side)
+    return None if found is None else found[1]
+
+
+_Node = Holds[ChangeRows]
 
 
 class RowCondition:
@@ -85,7 +87,7 @@ class RowCondition:
             node = parse_condition(text)
         except conditions.ConditionError as error:
             raise ConditionError(f"--where: {error}") from None
-        self._holds = _compiled(node)
+        self._holds = compile_condition(node, Leaves(_values, _compared, _like))
         self.columns: frozenset[str] = frozenset(one.name for one in column_names(node))
         """The names of its columns, in lower case."""
 
@@ -100,54 +102,6 @@ class RowCondition:
             if images is not None:
                 found |= np.asarray(pc.fill_null(self._holds(rows, side), fill_value=False))
         return found
-
-
-def _compiled(node: Node) -> _Node:
-    match node:
-        case And(left, right):
-            return _both(pc.and_kleene, _compiled(left), _compiled(right))
-        case Or(left, right):
-            return _both(pc.or_kleene, _compiled(left), _compiled(right))
-        case Not(part):
-            return _not(_compiled(part))
-        case Is(operand):
-            return _is_null(operand)
-        case Like(column, pattern):
-            return _like(column, pattern)
-        case Comparison("<=>", left, right):
-            return _same(left, right)
-        case Comparison(sign, left, right):
-            return _compared(sign, left, right)
-
-
-def _both(join: Callable[..., pa.BooleanArray], left: _Node, right: _Node) -> _Node:
-    return lambda rows, side: join(left(rows, side), right(rows, side))
-
-
-def _not(node: _Node) -> _Node:
-    return lambda rows, side: pc.invert(node(rows, side))
-
-
-def _unknown(rows: ChangeRows) -> pa.BooleanArray:
-    return pa.nulls(rows.count, pa.bool_())
-
-
-def _is_null(operand: Operand) -> _Node:
-    def holds(rows: ChangeRows, side: str) -> pa.BooleanArray:
-        if not isinstance(operand, ColumnName):
-            return pa.array(np.full(rows.count, operand.value is None))
-        found = _find(operand, rows, side)
-        return pa.array(np.ones(rows.count, bool)) if found is None else pc.is_null(found[1])
-
-    return holds
-
-
-def _same(left: Operand, right: Operand) -> _Node:
-    """Compile a comparison that holds for equal values and for two NULLs."""
-    equal, nulls = _compared("=", left, right), _both(pc.and_, _is_null(left), _is_null(right))
-    return lambda rows, side: pc.or_(
-        pc.fill_null(equal(rows, side), fill_value=False), nulls(rows, side)
-    )
 
 
 def _compared(sign: str, left: Operand, right: Operand) -> _Node:
@@ -170,7 +124,7 @@ def _with_constant(
     def holds(rows: ChangeRows, side: str) -> pa.BooleanArray:
         found = _find(name, rows, side)
         if found is None or constant is None:
-            return _unknown(rows)
+            return unknown(rows)
         wanted = constant_for(found[0], constant)
         return _map_distinct(found, lambda value: compare(value, wanted))
 
@@ -191,7 +145,7 @@ def _two_columns(compare: Callable[[Any, Any], bool], left: ColumnName, right: C
     def holds(rows: ChangeRows, side: str) -> pa.BooleanArray:
         a, b = _find(left, rows, side), _find(right, rows, side)
         if a is None or b is None:
-            return _unknown(rows)
+            return unknown(rows)
         if comparison_family(a[0]) != comparison_family(b[0]):
             raise ConditionError(
                 f"--where: {a[0].name} ({a[0].kind}) and {b[0].name} ({b[0].kind}) can't be"
@@ -209,7 +163,7 @@ def _like(left: ColumnName, pattern: str) -> _Node:
     def holds(rows: ChangeRows, side: str) -> pa.BooleanArray:
         found = _find(left, rows, side)
         if found is None:
-            return _unknown(rows)
+            return unknown(rows)
         if comparison_family(found[0]) not in ("text", "bytes"):
             raise ConditionError(f"--where: LIKE is for text, {found[0].name} is {found[0].kind}")
         column, array = found
