@@ -44,6 +44,7 @@ PACKAGES = {
 ETL = {
     "cached_value": set(),
     "display_units": set(),
+    "http_endpoint": set(),
     "lazy_exports": set(),
     "retry": set(),
     "changes": set(),
@@ -93,6 +94,7 @@ ETL = {
         "display_units",
         "downstream",
         "history",
+        "http_endpoint",
         "landing",
         "settings",
         "spark",
@@ -102,6 +104,7 @@ ETL = {
         "copy",
         "display_units",
         "history",
+        "http_endpoint",
         "landing",
         "restore",
         "retry",

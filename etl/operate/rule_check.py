@@ -34,7 +34,7 @@ Row = Mapping[str, Any]
 
 @dataclass(slots=True)
 class RuleCheck:
-    """What becomes of a table: `lines` for people; `problems` would stop replication."""
+    """What rules make of a table: `lines` for people; `problems` would stop replication."""
 
     lines: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
