@@ -58,6 +58,11 @@ class Message(NamedTuple):
     value: bytes | None
     headers: tuple[tuple[str, bytes], ...] = ()
 
+    @property
+    def size(self) -> int:
+        """Return the bytes of key and value."""
+        return len(self.key or b"") + len(self.value or b"")
+
 
 class TransactionPlace(NamedTuple):
     """Where a message is in its upstream transaction, as Debezium's transaction metadata has it.

@@ -81,7 +81,7 @@ class KafkaSender:
         `is_reported`: its offset is wanted. Raises as `KafkaClient.translated`.
         """
         commit_ts, key, value, headers = message
-        size = (len(key) if key else 0) + (len(value) if value else 0)
+        size = message.size
         producer = self._connected()
         report = self._delivered if is_reported else self._noted
         try:

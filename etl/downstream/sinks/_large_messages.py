@@ -95,11 +95,10 @@ class LargeMessages:
             raise self._refusal(message, (), topic)
 
     def _fits(self, message: Message, topic: str) -> bool:
-        size = len(message.key or b"") + len(message.value or b"")
-        if size > self._options.max_message_bytes:
+        if message.size > self._options.max_message_bytes:
             return False
         limit = self._client.limits_of(topic).max_message_bytes
-        if size + _SURE_BYTES <= limit:
+        if message.size + _SURE_BYTES <= limit:
             return True
         whole = wire_bytes(message)
         if whole > limit and self._codec != "none":
@@ -129,10 +128,9 @@ class LargeMessages:
         if self._options.large_messages == "refuse":
             ways.append("set [kafka] large-messages = 'claim-check' or 'key-only'")
         ways.append(f"leave the transaction out: `sluice txn skip {message.commit_ts}`")
-        size = len(message.key or b"") + len(message.value or b"")
         found = ApplyError(
             f"{self._client.address}: the transaction at commit_ts {message.commit_ts} has a"
-            f" message{what} of {size} bytes, topic {topic!r} takes {limit} and [kafka]"
+            f" message{what} of {message.size} bytes, topic {topic!r} takes {limit} and [kafka]"
             f" max-message-bytes is {self._options.max_message_bytes}",
             hint="; or ".join(ways),
         )

@@ -59,5 +59,4 @@ def ask_limits(client: AdminClient, topic: str, timeout_s: int) -> TopicLimits:
 def wire_bytes(message: Message) -> int:
     """Return how large a message is at most as a batch of its own, uncompressed."""
     headers = sum(len(name) + len(value) + _HEADER_BYTES for name, value in message.headers)
-    size = len(message.key or b"") + len(message.value or b"")
-    return _BATCH_BYTES + _RECORD_BYTES + headers + size
+    return _BATCH_BYTES + _RECORD_BYTES + headers + message.size

@@ -246,10 +246,16 @@ class KafkaSink(BinlogSink):
         if not self._sender.in_transaction:
             return {}
         doing = f"committing through {step.commit_ts}"
+        return self._commit(self._record_through(step) if self._resume_topic else None, doing)
+
+    def _commit(self, record: ResumeRecord | None, doing: str) -> Mapping[str, TopicCounts]:
+        """Make all durable that was sent, with the record that promises it."""
         if not self._options.is_transactional:
-            self._sender.flush(doing)  # before the record, which promises it
-        if self._resume_topic:
-            self._send(self._record_through(step), self._resume_topic)
+            self._sender.flush(doing)  # before the record
+        if record is not None:
+            key = self._client.transactional_id.encode()
+            message = Message(record.checkpoint.commit_ts, key, record.to_bytes())
+            self._send(message, self._resume_topic)
         return self._sender.commit(doing)
 
     def _mark_growth(self) -> None:
@@ -266,15 +272,10 @@ class KafkaSink(BinlogSink):
                 for partition in range(before):
                     self._send(message, topic, partition)
 
-    def _record_through(self, step: Step) -> Message:
+    def _record_through(self, step: Step) -> ResumeRecord:
         version = getattr(step.detail, "schema_version", None)
         checkpoint = (self._checkpoint or Checkpoint(0)).at(step.commit_ts, version)
-        record = ResumeRecord(checkpoint, self._topics.known, self._job, self._copy)
-        return self._record_message(record)
-
-    def _record_message(self, record: ResumeRecord) -> Message:
-        key = self._client.transactional_id.encode()
-        return Message(record.checkpoint.commit_ts, key, record.to_bytes())
+        return ResumeRecord(checkpoint, self._topics.known, self._job, self._copy)
 
     def _send_watermark(self, commit_ts: int) -> None:
         """Promise that all through `commit_ts` is in the topic, in the transaction that does it."""

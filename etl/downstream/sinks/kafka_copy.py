@@ -25,6 +25,7 @@ from sluice.tidb.table_name import TableName
 __all__ = ["CopyPosition", "KafkaCopy", "MessageLoad", "copy_problems"]
 
 _MAX_SHOWN = 10
+_ELSEWHERE = "name new topics, another [kafka] resume-topic and savepoint"
 
 
 class MessageLoad(NamedTuple):
@@ -55,7 +56,7 @@ class KafkaCopy(KafkaSink):
         if checkpoint is not None:
             raise ApplyError(
                 f"{self.address} is complete through {checkpoint.commit_ts}: it was written before",
-                hint="name new topics, another [kafka] resume-topic and savepoint",
+                hint=_ELSEWHERE,
             )
         self._topics.make(names)
         position = CopyPosition(self._copying, 0, (0,) * self._tables)
@@ -70,13 +71,13 @@ class KafkaCopy(KafkaSink):
 
     def commit(self, position: CopyPosition) -> None:
         """Make all chunks before `position.next` visible."""
-        self._commit(Checkpoint(0), position, f"copying chunks before {position.next}")
+        self._save_position(Checkpoint(0), position, f"copying chunks before {position.next}")
 
     def end(self, checkpoint: Checkpoint, position: CopyPosition) -> None:
         """End the copy: a pipeline goes on from `checkpoint`."""
         self._send_watermark(checkpoint.commit_ts)
         ended = position._replace(has_ended=True)
-        self._commit(checkpoint, ended, f"ending the copy at {checkpoint.commit_ts}")
+        self._save_position(checkpoint, ended, f"ending the copy at {checkpoint.commit_ts}")
         self._save(checkpoint)
 
     def give_up(self) -> None:
@@ -91,12 +92,9 @@ class KafkaCopy(KafkaSink):
         self._sender.commit("giving up the copy")
         self._copy = None
 
-    def _commit(self, checkpoint: Checkpoint, position: CopyPosition, doing: str) -> None:
-        if not self._options.is_transactional:
-            self._sender.flush(doing)
-        record = ResumeRecord(checkpoint, self._topics.known, self._job, position)
-        self._send(self._record_message(record), self._resume_topic)
-        self._sender.commit(doing)
+    def _save_position(self, checkpoint: Checkpoint, position: CopyPosition, doing: str) -> None:
+        """Make what was sent visible, with how far the copy is then."""
+        self._commit(ResumeRecord(checkpoint, self._topics.known, self._job, position), doing)
         self._copy = position
 
     def _check_copy(self, record: ResumeRecord | None) -> None:
@@ -105,7 +103,7 @@ class KafkaCopy(KafkaSink):
         if copied is not None and copied.job != self._copying:
             raise ApplyError(
                 f"{self.address}: another job, {copied.job}, copies there or has done so",
-                hint="name new topics, another [kafka] resume-topic and savepoint",
+                hint=_ELSEWHERE,
             )
 
 
@@ -125,10 +123,7 @@ def copy_problems(options: Kafka, cluster_id: int, names: Sequence[TableName]) -
         ]
     problems = []
     if not is_unused(options, cluster_id):
-        problems.append(
-            "the pipeline has written to its topics before: name new topics, another [kafka]"
-            " resume-topic and savepoint"
-        )
+        problems.append(f"the pipeline has written to its topics before: {_ELSEWHERE}")
     client = client_of(options, cluster_id)
     routing = options.routing
     topics = dict.fromkeys(routing.topic_of(name) or client.topic for name in names)
