@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
+import numpy as np
 import pyarrow as pa
 
 from sluice.etl.changes.conditions import BoundCondition, ImagePair, parse_condition
@@ -23,18 +24,14 @@ def conditions_of(selection: RowSelection | None) -> tuple[str, ...]:
 def selected_rows(
     batches: Iterable[pa.RecordBatch], table: Table, where: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows that meet all conditions. Raises ConditionError."""
+    """Yield the rows that meet all conditions, one at least. Raises ConditionError."""
     bound = [BoundCondition(parse_condition(one), table) for one in where]
     for batch in batches:
         images = dict(zip(batch.schema.names, batch.columns, strict=True))
-        found = batch
-        if bound:
-            pair = ImagePair(batch.num_rows, None, images)
-            mask = bound[0].holds(pair, "new")
-            for condition in bound[1:]:
-                mask &= condition.holds(pair, "new")
-            found = batch if mask.all() else batch.filter(pa.array(mask))
-        if found.num_rows or not bound:
+        pair = ImagePair(batch.num_rows, None, images)
+        mask = np.logical_and.reduce([condition.holds(pair, "new") for condition in bound])
+        found = batch.filter(pa.array(mask))
+        if found.num_rows:
             yield found
 
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 from sluice.etl.changes.messages import MessageFormat
 from sluice.etl.copy.source import SourceChunk
 from sluice.etl.copy.sources import source_url
-from sluice.etl.copy.staged_loads import CopyChunks, EncodeChunks, read_file, remove_files
+from sluice.etl.copy.staged_loads import CopyChunks, read_file, remove_files
 from sluice.etl.spark.job_calls import JobCalls
 from sluice.etl.spark.session_target import SessionTarget
 from sluice.relay.aligned_chunks import LoadFile
@@ -46,11 +46,7 @@ class SparkLoadMaker:
         """
         self._storage = open_storage(place.url)
         place = place._replace(also=(*place.also, *source_url(spec)))
-        function = (
-            CopyChunks(dict(spec), place.url)
-            if message_format is None
-            else EncodeChunks(dict(spec), place.url, message_format)
-        )
+        function = CopyChunks(dict(spec), place.url, message_format)
         self._calls = JobCalls(place, function, _LOAD_TIMEOUT_S)
 
     def __call__(self, chunk: SourceChunk, table: Table) -> Iterator[pa.RecordBatch]:

@@ -93,29 +93,14 @@ def remove_files(storage: Storage, prefix: str = "") -> None:
 
 @dataclass(frozen=True, slots=True)
 class CopyChunks:
-    """Run in Spark's Python workers, which get no credentials of the downstream."""
+    """Run in Spark's Python workers, which get no credentials of the downstream.
+
+    Chunks become text for LOAD DATA, or messages if there is a `message_format`.
+    """
 
     spec: dict[str, Any]
     relay_url: str
-
-    @worker_function
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        storage = open_storage(self.relay_url)
-        for text in column_values(batches):
-            task = json.loads(text)
-            loads = make_loads(
-                self.spec, SourceChunk.from_json(task["chunk"]), Table.from_json(task["table"])
-            )
-            yield write_files(storage, task["prefix"], loads)
-
-
-@dataclass(frozen=True, slots=True)
-class EncodeChunks:
-    """As `CopyChunks`, for topics: chunks become messages in `options`' format."""
-
-    spec: dict[str, Any]
-    relay_url: str
-    options: MessageFormat
+    message_format: MessageFormat | None = None
 
     @worker_function
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -123,5 +108,9 @@ class EncodeChunks:
         for text in column_values(batches):
             task = json.loads(text)
             chunk, table = SourceChunk.from_json(task["chunk"]), Table.from_json(task["table"])
-            messages = make_messages(self.spec, chunk, table, self.options)
-            yield write_files(storage, task["prefix"], messages)
+            loads = (
+                make_loads(self.spec, chunk, table)
+                if self.message_format is None
+                else make_messages(self.spec, chunk, table, self.message_format)
+            )
+            yield write_files(storage, task["prefix"], loads)

@@ -37,6 +37,7 @@ __all__ = [
     "ResultsByFile",
     "read_stream",
     "remove_abandoned_results",
+    "result_batch",
     "write_stream",
 ]
 
@@ -76,9 +77,13 @@ class ResultsByFile:
             yield result
 
     def _written(self, results: Iterable[AggregateResult]) -> AggregateResult:
-        batches = (pa.RecordBatch.from_pylist([result._asdict()], RESULTS) for result in results)
-        path, about = write_stream(self.url, self.folder, RESULTS, batches)
+        path, about = write_stream(self.url, self.folder, RESULTS, map(result_batch, results))
         return AggregateResult(_BY_FILE, path, json.dumps(about).encode())
+
+
+def result_batch(result: AggregateResult) -> pa.RecordBatch:
+    """Return a result as a batch of one row, in RESULTS."""
+    return pa.RecordBatch.from_pylist([result._asdict()], RESULTS)
 
 
 def write_stream(

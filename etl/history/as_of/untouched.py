@@ -35,7 +35,7 @@ from sluice.etl.history.as_of.read_tasks import (
     TimeTravelPlan,
     key_hashes,
 )
-from sluice.etl.history.as_of.result_files import RESULTS, ResultFiles, write_stream
+from sluice.etl.history.as_of.result_files import ResultFiles, result_batch, write_stream
 from sluice.etl.history.as_of.shuffle import TaskRows, task_rows
 from sluice.etl.history.as_of.versions import TableVersion
 from sluice.etl.history.as_of.worker import marked_errors
@@ -122,7 +122,7 @@ class FindTouched:
                     # differences of sorted numbers take little once they are compressed
                     places = np.diff(np.unique(np.concatenate(found)), prepend=0)
                     payload = to_ipc(pa.table({"place": places.astype(np.uint32)}))
-                    yield _batch(AggregateResult(0, "", payload))
+                    yield result_batch(AggregateResult(0, "", payload))
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +145,7 @@ class FinishUntouched:
             for number in column_values(batches):
                 for part in _joined(task_rows(self.plan, number)):
                     for result in self._results(touched, part):
-                        yield _batch(result)
+                        yield result_batch(result)
 
     def _results(self, touched: TouchedKeys, part: TaskRows) -> Iterator[AggregateResult]:
         family, table_id = part.buckets.family, part.version.table.id
@@ -218,7 +218,7 @@ def _sorted_out(
 
 
 def _joined(parts: Iterable[TaskRows]) -> Iterator[TaskRows]:
-    """Yield the parts of a file together, so that its results are as large as it is."""
+    """Join the parts of a file, so that its results are few and large."""
     held: list[TaskRows] = []
     for part in parts:
         held.append(part)
@@ -227,7 +227,3 @@ def _joined(parts: Iterable[TaskRows]) -> Iterator[TaskRows]:
             held = []
     if held:
         yield held[0]._replace(rows=pa.concat_tables([each.rows for each in held]))
-
-
-def _batch(result: AggregateResult) -> pa.RecordBatch:
-    return pa.RecordBatch.from_pylist([result._asdict()], RESULTS)

@@ -15,7 +15,7 @@ import pyarrow as pa
 from sluice.etl.history.as_of.aggregations import AggregateResult, Aggregation
 from sluice.etl.history.as_of.bucket import ShufflePiece, compute_bucket
 from sluice.etl.history.as_of.read_tasks import TimeTravelPlan
-from sluice.etl.history.as_of.result_files import RESULTS
+from sluice.etl.history.as_of.result_files import result_batch
 from sluice.etl.history.as_of.shuffle import shuffle_pieces
 from sluice.etl.history.errors import AsOfError
 from sluice.etl.spark.worker_tuning import column_values, worker_function
@@ -52,7 +52,7 @@ class Aggregate:
             found = itertools.chain.from_iterable(map(rows_of, batches))
             for bucket, own in itertools.groupby(found, key=lambda piece: piece.bucket):
                 for result in bucket_results(self.plan, bucket, own, self.finish):
-                    yield pa.RecordBatch.from_pylist([result._asdict()], RESULTS)
+                    yield result_batch(result)
 
 
 def bucket_results(

@@ -23,7 +23,7 @@ from sluice.etl.copy.errors import CopyError, DumpError
 from sluice.etl.copy.source import SourceChunk
 from sluice.etl.copy.spark_loads import MakeLoads
 from sluice.etl.copy.worker import make_loads
-from sluice.etl.downstream import MySQLSession
+from sluice.etl.downstream import CheckpointTable, MySQLSession
 from sluice.etl.settings import Apply, Relay, Settings, Upstream
 from sluice.relay import RelayLog, WindowRecord
 from sluice.relay.jobs import CANCEL, CANCELLED, DONE, PAUSE, PAUSED, Job, JobCounts, Jobs, Runner
@@ -218,7 +218,8 @@ def test_two_processes_at_once_are_kept_apart(
     made = BootstrapPlanner(
         settings, source, SourceSchema(POSITION, 5, (Schema(ITEM.schema_id, "d"),), (ITEM,)), 7
     )
-    assert made._lock.try_acquire(session)
+    checkpoint = CheckpointTable.from_settings(session, settings.downstream, 7)
+    assert checkpoint.writer_lock().try_acquire(session)
     with pytest.raises(
         CopyError, match=r"another process writes to .* as this pipeline, in connection \d+"
     ):
