@@ -27,8 +27,8 @@ NAMES = (
 """Variables that may come from a file.
 
 The connection of Airflow's api-server to `sluice pages`, its token, those of object stores, the one
-for `[upstream] sql-password-env`, the secret of a standalone Spark
-cluster, and what a Spark Connect server's clients must show.
+for `[upstream] sql-password-env`, the secret of a standalone Spark cluster, and what clients of a
+Spark Connect server must show.
 """
 
 

@@ -141,7 +141,7 @@ def test_every_setting_of_airflow_in_the_environment_file_is_one_and_secrets_com
 def test_what_a_unit_starts_is_shut_in_comes_back_after_a_failure_and_has_time_to_end(unit):
     service = sections(unit)["Service"]
     assert SHUT_IN.items() <= service.items()
-    assert service["Restart"] in ("on-failure", "always") and int(service["RestartSec"]) > 0
+    assert service["Restart"] == "on-failure" and int(service["RestartSec"]) > 0
     assert int(service["TimeoutStopSec"]) >= 15
     assert service["WorkingDirectory"] in {
         f"/var/lib/{name}" for name in service["StateDirectory"].split()

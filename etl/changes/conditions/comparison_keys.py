@@ -27,7 +27,7 @@ _DECIMAL_DIGITS = 76
 _GENERAL_CI = {"utf8mb4_general_ci", "utf8_general_ci", "utf8mb3_general_ci"}
 _UNPADDED = {"binary", "utf8mb4_0900_bin"}
 _MOMENT = re.compile(r"(\d{4}-\d\d-\d\d)(?: (\d\d:\d\d:\d\d)(?:\.(\d{1,6}))?)?")
-_DURATION = re.compile(r"-?\d{2,3}:\d\d:\d\d(?:\.\d{1,6})?")
+_DURATION = re.compile(r"(-?\d{2,3}:\d\d:\d\d)(?:\.(\d{1,6}))?")
 _MIN_YEAR, _MAX_YEAR = 1901, 2155
 _EQUALITIES = ("=", "<>", "<=>")
 
@@ -229,11 +229,11 @@ def _moment(column: Column, constant: Constant) -> str:
 
 def _duration(column: Column, constant: Constant) -> int:
     text = _text(column, constant)
-    if not _DURATION.fullmatch(text):
+    found = _DURATION.fullmatch(text)
+    if found is None:
         raise ConditionError(f"{column.name} is time: {constant.text} is not 'HH:MM:SS'")
-    whole, _, digits = text.partition(".")
     try:
-        return parse_duration(whole + _fraction(column, constant, digits))
+        return parse_duration(found[1] + _fraction(column, constant, found[2] or ""))
     except ValueError:
         raise ConditionError(f"{column.name}: there is no time {constant.text}") from None
 
