@@ -132,11 +132,12 @@ _COPIER = textwrap.dedent("""
 @pytest.mark.parametrize("name", ["canal-json", "debezium-json"])
 def test_kill_9_at_any_time_leaves_each_row_and_each_change_once(name: str, tmp_path: Path) -> None:
     """Killed in the snapshot, at its end, and among the changes behind it."""
+    encoding, new_reader = READERS[name]
     prefix = topics(REAL, tmp_path)
     section = {
         key: getattr(prefix, key)
         for key in ("brokers", "topic", "savepoint", "dispatch", "partitions", "resume_topic")
-    } | {"format": name}  # fmt: skip
+    } | {"format": name, "debezium_schema": encoding.with_schema}  # fmt: skip
     settings = settings_of(tmp_path, replace(prefix, format=name))
     land_all(settings)
     command = [sys.executable, "-c", _COPIER, str(tmp_path), json.dumps(section)]
@@ -145,7 +146,6 @@ def test_kill_9_at_any_time_leaves_each_row_and_each_change_once(name: str, tmp_
     while not ends_by_itself(command, sizes[kills] if kills < len(sizes) else None, generator):
         kills += 1
     assert kills >= 4
-    _, new_reader = READERS[name]
     reader = new_reader()
     assert copied_rows(settings, reader) == rows_shown(settings, "dump_sql", reader)
     check_changes(settings, snapshot_ts(RECORDING, "dump_sql"))
