@@ -65,7 +65,7 @@ def test_snapshots_are_listed_with_what_they_hold_and_what_is_being_made(
     assert snapshot.id in said
     assert "1 tables, 50 rows" in said
     assert f"{snapshot_id(TS + 1, 'b')} is being made by the job snapshot-2" in said
-    document = json.loads(sluice(config, "list", "--json").output)
+    document = json.loads(sluice(config, "list", "--json").stdout)
     assert (document["snapshot"], document["ts"], document["rows"]) == (snapshot.id, TS, 50)
 
 

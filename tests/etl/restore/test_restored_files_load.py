@@ -57,10 +57,11 @@ def files_of(story: Story, folder: Path, kind: str) -> None:
 
 
 def documented(begin: str) -> str:
+    """The indented block of the document that begins so."""
     (found,) = [
-        line.strip()
-        for line in _DOCUMENT.read_text().splitlines()
-        if line.startswith(f"    {begin}")
+        block.strip()
+        for block in _DOCUMENT.read_text().split("\n\n")
+        if block.startswith(f"    {begin}")
     ]
     return found
 

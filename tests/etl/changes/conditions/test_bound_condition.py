@@ -104,7 +104,12 @@ TYPES: dict[str, tuple[st.SearchStrategy[Any], st.SearchStrategy[str], st.Search
         st.sampled_from(["x'ff00'", "'a'", "''", "NULL"]),
         SIGN,
     ),
-    "enum('x','Y','z')": (
+    "enum('x','Y','z') collate utf8mb4_bin": (
+        st.sampled_from(["x", "Y", "z"]),
+        quoted(["x", "y", "Y", "no"]),
+        EQUALITY,
+    ),
+    "enum('x','Y','z') collate utf8mb4_general_ci": (
         st.sampled_from(["x", "Y", "z"]),
         quoted(["x", "y", "Y", "no"]),
         EQUALITY,

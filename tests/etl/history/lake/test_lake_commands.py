@@ -19,12 +19,12 @@ from tests.etl.history.archive.archiving import LocalJobs, settings_of
 from tests.etl.relay_from_recording import RECORDINGS, land
 
 
-def sluice(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str]:
-    """The exit code, and what was printed."""
+def sluice(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
+    """The exit code, and what was printed to standard output and error."""
     with pytest.raises(SystemExit) as ended:
         main([str(argument) for argument in arguments])
     said = capsys.readouterr()
-    return int(ended.value.code or 0), said.out + said.err
+    return int(ended.value.code or 0), said.out, said.err
 
 
 def test_files_that_count_hold_each_change_once_and_go_to_a_catalog_again_after_a_compaction(
@@ -66,7 +66,7 @@ def test_files_that_count_hold_each_change_once_and_go_to_a_catalog_again_after_
     expected = sorted(set(changes["commit_ts"].to_pylist()))
     counts = []
     for _ in range(2):
-        code, said = sluice(capsys, "archive", "files", "bank.account", "--config", config)
+        code, said, _ = sluice(capsys, "archive", "files", "bank.account", "--config", config)
         files = said.split()
         assert code == 0 and all(
             file.startswith(f"{relay.url}/archive/lake/bank.account/") for file in files
@@ -77,7 +77,7 @@ def test_files_that_count_hold_each_change_once_and_go_to_a_catalog_again_after_
         assert (
             sorted({ts for table in tables for ts in table["_commit_ts"].to_pylist()}) == expected
         )
-        code, said = sluice(capsys, *asked)
+        code, said, _ = sluice(capsys, *asked)
         assert code == 0 and f"lake.account: {len(files)} files, {len(files)} added" in said
         rows = open_catalog("default", catalog).load_table("lake.account").scan().to_arrow()
         assert rows.num_rows == len(images)
@@ -101,7 +101,7 @@ def test_files_of_a_range_are_those_that_may_hold_it_and_a_table_without_any_is_
     )
     last = relay.last()
     assert last is not None
-    code, said = sluice(capsys, "archive", "files", "types.times", "--json", "--config", config)
+    code, said, _ = sluice(capsys, "archive", "files", "types.times", "--json", "--config", config)
     (file,) = json.loads(said)
     assert (
         code == 0
@@ -110,13 +110,13 @@ def test_files_of_a_range_are_those_that_may_hold_it_and_a_table_without_any_is_
     )
     assert sluice(
         capsys, "archive", "files", "types.times", "--since", last.hi, "--config", config
-    ) == (1, "")
-    assert sluice(capsys, "archive", "files", "types.nowhere", "--config", config) == (1, "")
-    code, said = sluice(
+    )[:2] == (1, "")
+    assert sluice(capsys, "archive", "files", "types.nowhere", "--config", config)[:2] == (1, "")
+    code, _, error = sluice(
         capsys, "archive", "export", "types.nowhere", "--config", config, "--property", "type=sql",
         "--property", f"uri=sqlite:///{tmp_path}/c.db", "--property", f"warehouse=file://{tmp_path}",
     )  # fmt: skip
-    assert code == 1 and "the lake has no files for types.nowhere" in said
+    assert code == 1 and "the lake has no files for types.nowhere" in error
 
 
 def _id(url: str, table: str) -> int:

@@ -329,7 +329,8 @@ password-env = "{downstream.password_env}"
         given = ["--since", str(since), "--table", tables, "--kind", "delete"]
         with pytest.raises(SystemExit) as ended:
             main(["undo", "--config", str(config), *given, *words])
-        return ended.value.code, "".join(capsys.readouterr())
+        printed = capsys.readouterr()
+        return ended.value.code, printed.out if "--json" in words else printed.out + printed.err
 
     code, output = ran("--dry-run", "--rows", "1")
     assert code == 0
