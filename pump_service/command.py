@@ -40,6 +40,13 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 _OFFLINE_CODE, _PAUSED_CODE = 10, 11
 """Exit code of a share's pump that is offline."""
 _TIMEOUT_S = 3.0
+_YOUNG_PER_FULL_COLLECTION = 50
+"""Collections of the two younger generations until a full one, which stops all threads.
+
+Beside 8,000 connections that takes 0.1 s and more; by default there were several while such a crowd
+came. What only a full one frees are the transports of ended connections, 2 KB each, which asyncio
+leaves in a cycle: 50 are some 40,000 of them.
+"""
 # The event loop and the store's writer alternate; Python's default of 5 ms would delay both.
 _THREAD_SWITCH_INTERVAL_S = 0.0005
 
@@ -173,6 +180,7 @@ def _run(config: Config, etcd_urls: str | None = None, orders: Connection | None
     # which no call was answered.
     gc.collect()
     gc.freeze()
+    gc.set_threshold(*gc.get_threshold()[:2], _YOUNG_PER_FULL_COLLECTION)
     try:
         pump.start()
     except StartError as error:
