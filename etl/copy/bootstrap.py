@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from sluice.etl.copy.bootstrap_run import BootstrapRun, BootstrapSummary, CopyProgressCounts
 from sluice.etl.copy.definitions import SourceSchema
 from sluice.etl.copy.errors import CopyError
-from sluice.etl.copy.plan import VIEWS_NOTE, CopyPlan, make_copy_plan
+from sluice.etl.copy.plan import CopyPlan, make_copy_plan
 from sluice.etl.copy.preconditions import PreconditionMonitor
 from sluice.etl.copy.preflight import downstream_problems, relay_problems
 from sluice.etl.copy.source import RowSource
@@ -87,9 +87,9 @@ class BootstrapPlanner:
             self._globs,
         )
         hindered = self._goal.problems(made, into)
-        notes = tuple(n for n in made.notes if self._goal.has_views or not n.startswith(VIEWS_NOTE))
         found = (*made.problems, *hindered, *relay_problems(self._relay, made.ts))
-        return replace(made, problems=found, notes=notes)
+        rowless = made.rowless if self._goal.has_views else ()
+        return replace(made, problems=found, rowless=rowless)
 
     def _done(self, job: Job) -> str:
         return (

@@ -18,7 +18,6 @@ from sluice.tidb import tso
 from sluice.tidb.schema import Table
 from sluice.tidb.table_name import fits, full_name, suggestion
 
-VIEWS_NOTE = "views, sequences and temporary tables are made as the upstream has them"
 _LARGE_CHUNK_BYTES = 128 << 20
 _ESTIMATED_BYTES_PER_S = 30_000_000
 """Bytes/s that two cores copy, MariaDB among them; see docs/reference/performance/jobs.md."""
@@ -51,7 +50,8 @@ class CopyPlan(JsonDocument):
     """A plan, whose chunks are numbered by their places in `chunks`.
 
     A chunk belongs to the table at its place of `of_table`. `problems` hinder the copy; `notes`
-    are for people to know.
+    are for people to know. `rowless` names the views, sequences and temporary tables that are made
+    as the upstream has them.
     """
 
     JSON_COMPLETE: ClassVar = True
@@ -63,6 +63,7 @@ class CopyPlan(JsonDocument):
     of_table: tuple[int, ...] = ()
     problems: tuple[str, ...] = ()
     notes: tuple[str, ...] = field(default=())
+    rowless: tuple[str, ...] = field(default=())
 
     @property
     def bytes(self) -> int:
@@ -87,6 +88,11 @@ class CopyPlan(JsonDocument):
             found.append(
                 f"takes    about {minutes} min {seconds} s at {_ESTIMATED_BYTES_PER_S // 1_000_000}"
                 " MB/s, as two cores do it"
+            )
+        if self.rowless:
+            found.append(
+                "note     views, sequences and temporary tables are made as the upstream has them:"
+                f" {', '.join(self.rowless)}"
             )
         return [
             *found,
@@ -134,8 +140,6 @@ class _CopyPlanner:
         there = [t for t in wanted if t.is_base_table]
         self._check_missing(there)
         self._check_unknown()
-        if others := [t.full_name for t in wanted if not t.is_base_table]:
-            self._notes.append(f"{VIEWS_NOTE}: {', '.join(others)}")
         dumped = self._source.spec()["kind"] == "dumpling"
         if dumped and any(column.kind == "timestamp" for t in there for column in t.columns):
             self._notes.append("TIMESTAMPs are taken for UTC: a dump has no time zone of its own")
@@ -161,6 +165,7 @@ class _CopyPlanner:
             tuple(of_table),
             tuple(self._problems),
             tuple(self._notes),
+            tuple(t.full_name for t in wanted if not t.is_base_table),
         )
 
     def _matches(self, name: str) -> bool:

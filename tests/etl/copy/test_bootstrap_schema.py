@@ -116,9 +116,9 @@ def test_views_sequences_and_temporary_tables_are_made_as_the_upstream_has_them(
     found = SourceSchema(POSITION, 1, (Schema(3, "d"),), (item, view, sequence, temporary))
     made = BootstrapPlanner(settings_of(mariadb, tmp_path), source, found, 7)
     assert (
-        "views, sequences and temporary tables are made as the upstream has them:"
+        "note     views, sequences and temporary tables are made as the upstream has them:"
         " d.seen, d.counter, d.scratch"
-    ) in made.plan().notes
+    ) in made.plan().lines()
     made.run(lambda chunk, table: make_loads(source.spec(), chunk, table))
     with mariadb.connect() as connection, connection.cursor() as cursor:
         cursor.execute("SELECT COUNT(*) FROM d.seen")
