@@ -18,6 +18,8 @@ from sluice.etl.changes.formats.mysql_rows import RowBlock
 from sluice.etl.changes.formats.sql_text import fill_placeholders, quote_table
 from sluice.etl.copy.block_rows import batch_of, select_statement
 from sluice.etl.copy.errors import CopyError
+from sluice.etl.settings.database_connection import sent_password
+from sluice.etl.settings.errors import SettingsError
 from sluice.etl.settings.sql_login import LoginConnection, sql_tls
 from sluice.relay.json_codec import JsonDocument
 from sluice.tidb.schema import Table
@@ -41,6 +43,8 @@ class TidbAddress(JsonDocument):
     """The address at which TiDB serves SQL, and the user who reads there.
 
     `password_env`: the environment variable that holds the password, on every machine that reads.
+    `password_connection`: without it, the Airflow connection with the password, which Spark's
+    workers are sent.
     Files of TLS are under the same paths everywhere.
     """
 
@@ -52,6 +56,7 @@ class TidbAddress(JsonDocument):
     ssl_cert: str = ""
     ssl_key: str = ""
     ssl_verify_identity: bool = True
+    password_connection: str = ""
 
     @classmethod
     def from_settings(cls, upstream: Upstream) -> Self:
@@ -67,6 +72,7 @@ class TidbAddress(JsonDocument):
             upstream.sql_ssl_cert,
             upstream.sql_ssl_key,
             upstream.sql_ssl_verify_identity,
+            upstream.sql_connection,
         )
 
     @property
@@ -75,9 +81,12 @@ class TidbAddress(JsonDocument):
         return f"{self.host}:{self.port}"
 
     def password(self) -> str:
-        """Return the password. Raises CopyError if the environment has none."""
+        """Return the password. Raises CopyError if it isn't where the settings say."""
         if not self.password_env:
-            return ""
+            try:
+                return sent_password(self.password_connection) if self.password_connection else ""
+            except SettingsError as error:
+                raise CopyError(str(error), transient=error.transient) from None
         try:
             return os.environ[self.password_env]
         except KeyError:

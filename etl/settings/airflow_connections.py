@@ -45,6 +45,8 @@ def resolve_connections(settings: Settings) -> ResolvedConnections:
     found: ResolvedConnections = {}
     for key, name in (
         ("[downstream] password-connection", settings.downstream.password_connection),
+        ("[downstream] connection", settings.downstream.connection),
+        ("[upstream] sql-connection", settings.upstream.sql_connection),
         ("[spark] token-connection", settings.spark.token_connection),
         ("[relay] connection", settings.relay.connection),
         ("[archive] connection", settings.archive.connection),

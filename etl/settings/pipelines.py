@@ -225,11 +225,16 @@ def _declared_places(document: Mapping[str, Any]) -> Callable[..., str]:
     return of
 
 
+def _declared_host(of: Callable[..., str]) -> str:
+    """Return the downstream's host, or the connection that has it; "" if neither is there."""
+    host = of("downstream", "host").lower()
+    connection = of("downstream", "connection")
+    return host or (f"connection {connection}" if connection else "")
+
+
 def _recycle_bin(document: Mapping[str, Any]) -> str:
     of = _declared_places(document)
-    if of("downstream", "type", "mysql") != "mysql" or not (
-        host := of("downstream", "host").lower()
-    ):
+    if of("downstream", "type", "mysql") != "mysql" or not (host := _declared_host(of)):
         return ""
     return (
         f"{host}:{of('downstream', 'port', '3306')},"
@@ -248,7 +253,7 @@ def _checkpoint_place(document: Mapping[str, Any]) -> str:
             return f"files in {place.rstrip('/')}" if (place := of("file", "dir")) else ""
         case "kafka":
             return f"savepoint {place}" if (place := of("kafka", "savepoint")) else ""
-    if not (host := of("downstream", "host").lower()):
+    if not (host := _declared_host(of)):
         return ""
     schema, table = (
         of("downstream", "checkpoint-schema", "tidb_binlog"),

@@ -76,6 +76,10 @@ class Upstream:
     """
     sql_host: str = ""
     """Host at which TiDB serves SQL; used only by copies that read from it."""
+    sql_connection: str = ""
+    """Airflow connection of type ``mysql`` with TiDB's host, port, user, password and TLS; the keys
+    in this section count before its fields.
+    """
     sql_port: int = 4000
     sql_user: str = "root"
     sql_password_env: str = ""
@@ -207,6 +211,10 @@ class Downstream:
     host: str = ""
     port: int = 3306
     user: str = "root"
+    connection: str = field(default="", kw_only=True)
+    """Airflow connection of type ``mysql`` with host, port, user, password and TLS; the keys in
+    this section count before its fields.
+    """
     password_env: str = ""
     """Name of the environment variable that holds the password."""
     password_file: str = ""
@@ -263,6 +271,8 @@ class Downstream:
                 return drainer_password(self.password_drainer_config)
             except DrainerSettingsError as error:
                 raise SettingsError(f"[downstream] password-drainer-config: {error}") from None
+        if self.connection:
+            return from_connection("[downstream] connection", self.connection)
         return ""
 
 

@@ -3,8 +3,10 @@
 The file is named by the environment variable ``SLUICE_CONFIG``, or by its pipeline
 (`sluice.etl.settings.pipelines`). Keys are written with hyphens, as in TiDB Binlog's own files;
 every key but ``[upstream] pd-urls``, ``[relay] url`` and what the kind of downstream needs
-(``[downstream] host``, ``[file] dir``, ``[kafka] brokers`` and ``savepoint``) has a default.
-Passwords are never written in it: they come from the environment, a file or an Airflow connection.
+(``[downstream] host`` or ``connection``, ``[file] dir``, ``[kafka] brokers`` and ``savepoint``) has
+a default. Passwords are never written in it: they come from the environment, a file or an Airflow
+connection. A connection is asked for addresses when the file is read, and for a password when it is
+needed.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import typing
 from collections.abc import Mapping
 from pathlib import Path
 
+from sluice.etl.settings.database_connection import with_addresses
 from sluice.etl.settings.drainer_toml import DrainerSettingsError, read_drainer
 from sluice.etl.settings.errors import SettingsError
 from sluice.etl.settings.job_sections import Quality
@@ -90,6 +93,7 @@ def parse_settings(document: Mapping[str, object], name: str = "settings") -> Se
 
     Raises SettingsError.
     """
+    document = with_addresses(name, document)
     sections: dict[str, object] = {}
     hints = typing.get_type_hints(Settings)
     for derived in _DERIVED_FIELDS:

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
+from sluice.etl.settings.database_connection import send_password
 from sluice.etl.settings.errors import SettingsError
 from sluice.etl.settings.secrets import connection_of
 from sluice.etl.settings.sections import Settings
@@ -126,8 +127,11 @@ def _azure(connection: AirflowConnection, extra: Mapping[str, Any], _: str) -> d
 def provide_credentials(settings: Settings) -> None:
     """Open the relay log's and the archive's stores with the connections in the settings.
 
-    The connections are resolved when the first store is opened.
+    The connections are resolved when the first store is opened. Spark's workers get the password of
+    TiDB's, too.
     """
+    if settings.upstream.sql_connection and not settings.upstream.sql_password_env:
+        send_password("[upstream] sql-connection", settings.upstream.sql_connection)
     for section, url, connection in (
         ("relay", settings.relay.url, settings.relay.connection),
         ("archive", settings.archive_url, settings.archive.connection),

@@ -240,18 +240,11 @@ def _unescaped(text: str | None) -> str | None:
 def _downstream_from_connection(name: str) -> dict[str, Any]:
     """Return an Airflow connection as a downstream's settings; its password stays where it is."""
     from sluice.etl.restore import RestoreError
+    from sluice.etl.settings.database_connection import database_address
     from sluice.etl.settings.errors import SettingsError
-    from sluice.etl.settings.secrets import connection_of
 
     try:
-        found = connection_of("the Airflow connection", name)
+        server = database_address("the Airflow connection", name)
     except SettingsError as error:
         raise RestoreError(str(error), transient=error.transient) from None
-    if not found.host:
-        raise RestoreError(f"the Airflow connection {name} names no host")
-    server: dict[str, Any] = {"host": found.host, "password-connection": name}
-    if found.port:
-        server["port"] = int(found.port)
-    if found.login:
-        server["user"] = found.login
-    return {"downstream": server}
+    return {"downstream": server | {"password-connection": name}}
