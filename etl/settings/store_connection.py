@@ -7,6 +7,7 @@ Types and fields are those that Airflow's documentation gives for its providers:
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from functools import partial
 from typing import Any, Protocol
@@ -50,11 +51,13 @@ def credentials_of(connection: AirflowConnection, key: str) -> StoreCredentials:
         for name, value in kinds[connection.conn_type](connection, extra, key).items()
         if value
     }
-    if not found:
+    aws = _aws_recipe(extra, key) if connection.conn_type == "aws" else {}
+    if not found and not aws:
         raise SettingsError(
-            f"{key}: the connection holds no credentials", hint="remove the key to use a role"
+            f"{key}: the connection holds no credentials",
+            hint="remove the key to use the machine's role",
         )
-    return StoreCredentials(found)
+    return StoreCredentials(found, aws)
 
 
 def _short(name: str) -> str:
@@ -65,15 +68,7 @@ def _short(name: str) -> str:
     return name.rpartition("__")[2] if name.startswith("extra__") else name
 
 
-def _aws(connection: AirflowConnection, extra: Mapping[str, Any], key: str) -> dict[str, Any]:
-    if extra.get("role_arn"):
-        raise SettingsError(
-            f"{key}: role_arn isn't taken from a connection",
-            hint=(
-                "give the machine the role, or the processes AWS_ROLE_ARN and"
-                " AWS_WEB_IDENTITY_TOKEN_FILE"
-            ),
-        )
+def _aws(connection: AirflowConnection, extra: Mapping[str, Any], _: str) -> dict[str, Any]:
     return {
         "access_key_id": connection.login or extra.get("aws_access_key_id"),
         "secret_access_key": connection.password or extra.get("aws_secret_access_key"),
@@ -81,6 +76,46 @@ def _aws(connection: AirflowConnection, extra: Mapping[str, Any], key: str) -> d
         "region": extra.get("region_name"),
         "endpoint": extra.get("endpoint_url"),
     }
+
+
+def _aws_recipe(extra: Mapping[str, Any], key: str) -> dict[str, Any]:
+    """Return how boto3 gets the credentials, by the names of `aws_provider`; {} if it needn't."""
+    recipe: dict[str, Any] = {"profile_name": extra.get("profile_name")}
+    if role := extra.get("role_arn"):
+        sts = (extra.get("service_config") or {}).get("sts") or {}
+        recipe |= {
+            "role_arn": role,
+            "web_identity_token_file": _token_file(extra, key),
+            "assume_role_kwargs": extra.get("assume_role_kwargs"),
+            "sts_endpoint": sts.get("endpoint_url"),
+        }
+    return {name: value for name, value in recipe.items() if value}
+
+
+def _token_file(extra: Mapping[str, Any], key: str) -> str:
+    """Return the file with the token for which the role is assumed, "" for none."""
+    method = extra.get("assume_role_method") or "assume_role"
+    if method == "assume_role":
+        return ""
+    federation = extra.get("assume_role_with_web_identity_federation")
+    if method != "assume_role_with_web_identity" or federation != "file":
+        raise SettingsError(
+            f"{key}: assume_role_method = {method!r}, federation {federation!r}: the role can't be"
+            " assumed in this way",
+            hint=(
+                "use assume_role, or assume_role_with_web_identity with"
+                ' assume_role_with_web_identity_federation = "file"'
+            ),
+        )
+    path = extra.get("assume_role_with_web_identity_token_file") or os.environ.get(
+        "AWS_WEB_IDENTITY_TOKEN_FILE"
+    )
+    if not path:
+        raise SettingsError(
+            f"{key}: the file with the token of the web identity isn't known",
+            hint="set assume_role_with_web_identity_token_file, or AWS_WEB_IDENTITY_TOKEN_FILE",
+        )
+    return str(path)
 
 
 def _google(_: AirflowConnection, extra: Mapping[str, Any], key: str) -> dict[str, Any]:

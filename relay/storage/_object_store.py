@@ -19,7 +19,7 @@ import os
 import queue
 import secrets
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -29,9 +29,11 @@ from obstore.exceptions import BaseError
 from obstore.store import ObjectStore, from_url
 
 from sluice.relay.errors import RelayError
+from sluice.relay.storage._aws_session import aws_provider
 from sluice.relay.storage._object_file import PREFIX_BYTES, ObjectFile
 from sluice.relay.storage._store_errors import ChangedError, UnknownConditionError, translate_error
 from sluice.relay.storage._upload import ObjectFileWriter
+from sluice.relay.storage.credentials import StoreCredentials
 from sluice.relay.storage.protocol import ByteWriter
 from sluice.relay.url import StorageLocation
 
@@ -62,15 +64,15 @@ _PROBE_FILE = "conditional-create-probe"
 
 
 def open_object_storage(
-    place: StorageLocation, url: str, given: Mapping[str, str] | None = None
+    place: StorageLocation, url: str, given: StoreCredentials | None = None
 ) -> ObjectStorage:
     """Open the store at a location.
 
-    Credentials are `given`, by obstore's names, or come from the environment, or from the machine's
-    role. Raises RelayError, which repeats none.
+    Credentials are `given`, or come from the environment, or from the machine's role. Raises
+    RelayError, which repeats none.
     """
     options = dict(place.options)
-    config: dict[str, Any] = dict(given or {})
+    config: dict[str, Any] = dict(given.options) if given else {}
     client: dict[str, Any] = {"timeout": _ATTEMPT_TIMEOUT, "connect_timeout": timedelta(seconds=10)}
     account = os.environ.get("AZURE_STORAGE_ACCOUNT_NAME")
     if place.store.startswith(("az:", "azure:")) and account:
@@ -84,9 +86,17 @@ def open_object_storage(
     plain = any(os.environ.get(name, "").lower() in ("true", "1") for name in _PLAIN_HTTP_OPTIONS)
     if plain or str(config.get("endpoint", "")).startswith("http://"):
         client["allow_http"] = True
+    # AWS's order: keys in the environment count before the profile that it names
+    profile = "" if os.environ.get("AWS_ACCESS_KEY_ID") else os.environ.get("AWS_PROFILE", "")
+    aws = given.aws if given else {"profile_name": profile} if profile else {}
     try:
+        provider = aws_provider(config, aws) if aws and place.store.startswith("s3:") else None
         store = from_url(
-            place.store, config=config or None, client_options=client, retry_config=_RETRIES
+            place.store,
+            config=config or None,
+            client_options=client,
+            retry_config=_RETRIES,
+            **({"credential_provider": provider} if provider else {}),
         )
     except (BaseError, ValueError) as error:
         raise RelayError(f"relay URL {url}: {str(error).splitlines()[0]}") from None

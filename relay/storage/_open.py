@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 
 from sluice.relay.storage._local import LocalStorage
@@ -29,8 +30,8 @@ def open_storage(url: str) -> Storage:
         sorted(item for item in os.environ.items() if item[0].startswith(_CREDENTIALS))
     )
     found = credentials_for(place.store)
-    given = tuple(sorted(found.options.items())) if found is not None else ()
+    given = json.dumps([found.options, found.aws], sort_keys=True) if found else ""
     key = os.getpid(), url, hash(environment), hash(given)
     if key not in _open_stores:
-        _open_stores[key] = open_object_storage(place, url, dict(given))
+        _open_stores[key] = open_object_storage(place, url, found)
     return _open_stores[key]

@@ -23,6 +23,8 @@ _NO_BUCKET = re.compile(
     r"NoSuchBucket|ContainerNotFound|specified bucket does not exist", re.IGNORECASE
 )
 _SHOWN_CHARS = 300
+_PROVIDER = "External AWS credential provider"
+"""What obstore's error names if `aws_provider`'s function raised."""
 _CLOCK_SKEW_CODES = ("RequestTimeTooSkewed", "RequestExpired")
 
 
@@ -56,7 +58,12 @@ def translate_error(url: str, what: str, error: Exception) -> OSError:
     if status == "501" or isinstance(error, (NotImplementedError, NotSupportedError)):
         return UnknownConditionError(f"{where}: {_cause(text)}")
     often = f", {attempts} attempts" if attempts > 1 else ""
-    message = f"{where}: {_cause(text)}{often}; {_hint(status, code)}"
+    hint = (
+        "see whether the profile, the role or the web identity's token is right"
+        if _PROVIDER in text
+        else _hint(status, code)
+    )
+    message = f"{where}: {_cause(text)}{often}; {hint}"
     if isinstance(error, (PermissionDeniedError, UnauthenticatedError)):
         return PermissionError(message)
     return OSError(message)

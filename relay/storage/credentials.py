@@ -22,26 +22,29 @@ __all__ = ["StoreCredentials", "credentials_for", "known_credentials", "register
 class StoreCredentials:
     """Settings of obstore's for a store, by their names there.
 
-    Neither shown nor compared by what they are.
+    `aws`: how a session of AWS's gets credentials, see `_aws_session.aws_provider`; empty for
+    credentials that are in the settings. Neither shown nor compared by what they are.
     """
 
-    def __init__(self, options: Mapping[str, str]) -> None:
+    def __init__(self, options: Mapping[str, str], aws: Mapping[str, Any] | None = None) -> None:
         self.options = dict(options)
+        self.aws = dict(aws or {})
 
     def __repr__(self) -> str:
-        return f"Credentials({', '.join(sorted(self.options))})"
+        return f"Credentials({', '.join(sorted(self.options | self.aws))})"
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Encode them, so that a log that shows the bytes of a pickle shows no plain secret.
 
         It is no encryption.
         """
-        return _unpacked, (base64.b85encode(zlib.compress(json.dumps(self.options).encode())),)
+        both = json.dumps([self.options, self.aws]).encode()
+        return _unpacked, (base64.b85encode(zlib.compress(both)),)
 
     @classmethod
     def unpack(cls, packed: bytes) -> Self:
         """Unpack what a pickle holds."""
-        return cls(json.loads(zlib.decompress(base64.b85decode(packed))))
+        return cls(*json.loads(zlib.decompress(base64.b85decode(packed))))
 
 
 def _unpacked(packed: bytes) -> StoreCredentials:

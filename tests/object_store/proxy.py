@@ -8,6 +8,7 @@ import contextlib
 import http.client
 import random
 import re
+import ssl
 import threading
 import time
 from collections import Counter
@@ -146,9 +147,12 @@ class _Answer:
 
 
 class FaultyProxy:
-    """Passes requests on to the server at `port`, each client's connection by one of its own."""
+    """Passes requests on to the server at `port`, each client's connection by one of its own.
 
-    def __init__(self, port: int) -> None:
+    With `tls` clients speak TLS to it.
+    """
+
+    def __init__(self, port: int, tls: ssl.SSLContext | None = None) -> None:
         self.keys_seen: list[str] = []
         """The access keys that S3 requests were signed with, or Azure's accounts, in order, each
         once.
@@ -199,6 +203,8 @@ class FaultyProxy:
                 """A client that leaves is nothing to speak of."""
 
         self._server = Server(("127.0.0.1", 0), Handler)
+        if tls is not None:
+            self._server.socket = tls.wrap_socket(self._server.socket, server_side=True)
         self.port = int(self._server.server_address[1])
         threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
 

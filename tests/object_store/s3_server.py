@@ -81,7 +81,7 @@ class S3Process:
         env = os.environ | {
             "BIND_HOST": "127.0.0.1",
             "GATEWAY_PORT": str(self.port),
-            "SERVICES": "s3",
+            "SERVICES": "s3,sts",
             "LOG_LEVEL": "WARNING",
             "STATE_DIR": str(folder),
             "S3_DATA_DIR": str(folder),

@@ -116,7 +116,6 @@ def test_a_connection_s_fields_become_the_store_s(
     [
         Connection("mysql", "root", "hush"),
         Connection("aws"),
-        Connection("aws", "AKIA", "hush", extra_dejson={"role_arn": "arn:x"}),
         Connection("google_cloud_platform", password="hush", extra_dejson={"key_secret_name": "s"}),
     ],
 )
