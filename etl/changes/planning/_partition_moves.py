@@ -137,22 +137,61 @@ def move_of(past: FinishedRowMove) -> PartitionMove | None:
     )
 
 
+_PARTITION = "partition"
+"""A column beside a part's own while changes are relocated: the id of the partition that the row of
+an exchanged table lies in, 0 where the row's values tell.
+"""
+
+
 def relocate(changes: pa.Table, moves: Iterable[PartitionMove]) -> pa.Table:
     """Return `changes` (PART_SCHEMA) behind the DDL of `moves` (in order), as they read after it.
 
+    Rows of a table that became a partition lie in it whatever their values are, and go on with it
+    through later moves: exchanged and exchanged back they are the table's again.
+
     Raises PartitionError.
     """
+    changes = changes.append_column(
+        pa.field(_PARTITION, pa.int64()), pa.array(np.zeros(changes.num_rows, np.int64))
+    )
     for move in moves:
         if not changes.num_rows:
             break
+        changes = _with_partition_ids(changes, move)
         ids, versions = changes["table_id"].to_numpy(), changes["schema_version"].to_numpy()
         late = versions < move.version
+        exchanged = {i for i in move.partitions.values() if i is not None}
         for old, new in move.renumbered.items():
-            changes = _with_table_id(changes, late & (ids == old), new)
+            moved = late & (ids == old)
+            changes = _with_ids(changes, "table_id", moved, new)
+            if exchanged:
+                changes = _with_ids(changes, _PARTITION, moved, old)
         near = changes["commit_ts"].to_numpy() <= move.counted_through
-        own = (late | near) & (ids == move.table.id)
+        own = (late | near) & (ids == move.table.id) & (changes[_PARTITION].to_numpy() == 0)
         if move.partitions and own.any():
             changes = _relocated_rows(changes, np.flatnonzero(own), move)
+    return changes.drop_columns(_PARTITION)
+
+
+def _with_partition_ids(changes: pa.Table, move: PartitionMove) -> pa.Table:
+    """Return `changes` with those whose partition is known as they are after the move."""
+    known = changes[_PARTITION].to_numpy()
+    # REORGANIZE PARTITION has put rows of partitions that are gone where their values belong.
+    reorganized = (
+        (known > 0)
+        & (changes["table_id"].to_numpy() == move.table.id)
+        & ~np.isin(known, list(partition_ids(move.table)))
+    )
+    changes = _with_ids(changes, _PARTITION, reorganized, 0)
+    for partition, table_id in move.partitions.items():
+        inside = changes[_PARTITION].to_numpy() == partition
+        if not inside.any():
+            continue
+        if table_id is None:
+            changes = changes.filter(pa.array(~inside))
+        else:
+            changes = _with_ids(changes, "table_id", inside, table_id)
+            changes = _with_ids(changes, _PARTITION, inside, 0)
     return changes
 
 
@@ -292,9 +331,9 @@ def _rows_of(changes: pa.Table) -> list[Row]:
     return rows
 
 
-def _with_table_id(changes: pa.Table, mask: np.ndarray, table_id: int) -> pa.Table:
+def _with_ids(changes: pa.Table, name: str, mask: np.ndarray, value: int) -> pa.Table:
     if not mask.any():
         return changes
-    ids = np.where(mask, table_id, changes["table_id"].to_numpy())
-    at = changes.schema.get_field_index("table_id")
+    ids = np.where(mask, value, changes[name].to_numpy())
+    at = changes.schema.get_field_index(name)
     return changes.set_column(at, changes.schema.field(at), pa.array(ids, pa.int64()))

@@ -11,7 +11,7 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 
 from sluice.etl.apply import run_apply
@@ -33,6 +33,8 @@ from tests.etl.preparing import local_preparer
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
     phases=[Phase.explicit, Phase.generate],
 )
+# a partition is exchanged and exchanged back within a transaction that writes to the table
+@example(5569, 55, [10], 100_000)
 @given(
     st.integers(0, 2**32),
     st.integers(5, 60),

@@ -117,6 +117,9 @@ def _sorted(name: str, rows: Sequence[Row]) -> list[tuple[object, ...]]:
 @example(411, 10, [11], 1, 100_000)  # the moment is that of a DDL that keeps rows
 # a transaction writes to a partition and the table it is exchanged with
 @example(268435455, 36, [18, 25, 16, 2], 3, 1)
+# a partition is exchanged and exchanged back within a transaction that writes to the table
+@example(5569, 55, [10], 3, 5)
+@example(1779834380, 77, [18, 11, 28], 2, 100_000)
 @given(
     st.integers(0, 2**32),
     st.integers(5, 60),
