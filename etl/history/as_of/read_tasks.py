@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import pickle
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self, overload
 from zlib import crc32
 
 import numpy as np
 import pyarrow as pa
+import zstandard
 
 from sluice.etl.history.as_of.lineage import TableGroup
 from sluice.etl.history.as_of.row_bytes import row_bytes
@@ -96,6 +98,36 @@ class PartitionSurvivors:
 ReadTask = SnapshotRows | SavedRows | WindowChanges | PartitionSurvivors
 
 
+class PackedTasks(Sequence[ReadTask]):
+    """A plan's tasks as a worker has them: each is unpacked when it is asked for.
+
+    A worker is sent the whole plan for each task that it does, and does one.
+    """
+
+    def __init__(self, packed: Sequence[bytes]) -> None:
+        self._packed = packed
+
+    @classmethod
+    def pack(cls, tasks: Sequence[ReadTask]) -> Self:
+        """Pack tasks, each by itself."""
+        return cls([zstandard.compress(pickle.dumps(task)) for task in tasks])
+
+    def __len__(self) -> int:
+        return len(self._packed)
+
+    @overload
+    def __getitem__(self, place: int) -> ReadTask: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[ReadTask]: ...
+
+    def __getitem__(self, place: int | slice) -> ReadTask | Sequence[ReadTask]:
+        if isinstance(place, slice):
+            return PackedTasks(self._packed[place])
+        task: ReadTask = pickle.loads(zstandard.decompress(self._packed[place]))  # noqa: S301 own
+        return task
+
+
 @dataclass(frozen=True, slots=True)
 class GroupBuckets:
     """A family's part of the buckets."""
@@ -127,7 +159,7 @@ class TimeTravelPlan:
     snapshot: Mapping[str, Any] | None
     """The spec that opens the snapshot as a source of a copy; None where no snapshot is read."""
     families: tuple[GroupBuckets, ...]
-    tasks: tuple[ReadTask, ...]
+    tasks: Sequence[ReadTask]
     ignored: frozenset[int] = frozenset()
     """Commit timestamps of transactions that are left out."""
     by_table: Mapping[int, GroupBuckets] = field(init=False, repr=False)
@@ -135,6 +167,10 @@ class TimeTravelPlan:
     def __post_init__(self) -> None:
         found = {table_id: one for one in self.families for table_id in one.family.ids}
         object.__setattr__(self, "by_table", found)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        tasks = PackedTasks.pack(self.tasks)
+        return type(self), (self.log_url, self.snapshot, self.families, tasks, self.ignored)
 
     @property
     def buckets(self) -> int:
