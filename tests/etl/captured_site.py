@@ -32,9 +32,16 @@ class Site:
     """etcd, the stand-in cluster, pumps and landing as processes."""
 
     def __init__(
-        self, folder: Path, downstream: str = '[downstream]\ntype = "file"', *, version: str = ""
+        self,
+        folder: Path,
+        downstream: str = '[downstream]\ntype = "file"',
+        *,
+        version: str = "",
+        spark: str = "sc://127.0.0.1:1",
     ) -> None:
-        """`downstream` is its section of sluice.toml; `version` that of a TiDB in the topology."""
+        """`downstream` is its section of sluice.toml; `version` that of a TiDB in the topology;
+        `spark` the Spark Connect server, without one landing does what that would do.
+        """
         self.folder = folder
         self.etcd = Etcd(folder / "etcd")
         if version:
@@ -48,7 +55,7 @@ class Site:
             f'sql-host = "127.0.0.1"\nsql-port = {self.sql}\n'
             f'[relay]\nurl = "file://{folder}/relay"\n'
             f'{downstream}\n[file]\ndir = "{folder}"\n'
-            '[spark]\nremote = "sc://127.0.0.1:1"\n[window]\nidle-interval-ms = 100\n'
+            f'[spark]\nremote = "{spark}"\n[window]\nidle-interval-ms = 100\n'
         )
         self.start(
             "cluster", "sluice.devstack.tidb", "--capture", "--min-ts-interval", "0.1",
@@ -70,14 +77,14 @@ class Site:
                 [sys.executable, *command, *words], stdout=log, stderr=log
             )
 
-    def pump(self, name: str, *, captures: bool = False) -> None:
+    def pump(self, name: str, *, captures: bool = False, share: str = "1/1") -> None:
         config = self.folder / f"{name}.toml"
         if not config.exists():
             config.write_text(
                 f'addr = "127.0.0.1:{free_port()}"\npd-urls = "http://127.0.0.1:{self.pd}"\n'
                 f'data-dir = "{self.folder / name}"\nnode-id = "{name}"\n'
                 'heartbeat-interval = 1\n[storage]\nstop-write-at-available-space = "1 mib"\n'
-                + ("[capture]\n" if captures else "")
+                + (f'[capture]\nshare = "{share}"\n' if captures else "")
             )
         self.start(name, "sluice.pump_service", "--config", str(config))
 
