@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 
 _NAME, _PRINTED = "sluice.pipeline", "sluice.pipeline.printed"
+_CHOSEN = "sluice.pipeline.chosen"
 _STACK = "the one-machine stack"
 _MACHINE = Path("/etc/sluice/sluice.toml")
 
@@ -54,8 +55,15 @@ def choose_pipeline(ctx: click.Context, config: str | None) -> ChosenPipeline:
 
     The order: an option (`--config`, `--pipeline`, `--home`), a variable ($SLUICE_CONFIG,
     $SLUICE_PIPELINES with one file, $SLUICE_HOME with a stack), the only file there is. The file
-    of the stack need not exist. Raises SettingsError, UsageError.
+    of the stack need not exist. It is chosen once per command. Raises SettingsError, UsageError.
     """
+    chosen: dict[str | None, ChosenPipeline] = ctx.meta.setdefault(_CHOSEN, {})
+    if config not in chosen:
+        chosen[config] = _choose(ctx, config)
+    return chosen[config]
+
+
+def _choose(ctx: click.Context, config: str | None) -> ChosenPipeline:
     if (name := ctx.meta.get(_NAME)) is not None:
         if config:
             raise click.UsageError("--config and --pipeline name two pipelines: leave one out", ctx)

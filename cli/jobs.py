@@ -10,7 +10,6 @@ import click
 
 from sluice.cli._settings import config_option, operator_name, settings_of
 from sluice.etl.display_units import format_duration, format_size
-from sluice.relay.jobs.spec import format_ms
 
 if TYPE_CHECKING:
     from sluice.etl.settings import Settings
@@ -174,6 +173,8 @@ def _jobs(settings: Settings) -> Jobs:
 
 
 def _list(jobs: Jobs, *, as_json: bool) -> None:
+    from sluice.relay.jobs.spec import format_ms
+
     found = [job.status() for job in jobs.list()]
     if not found and not as_json:
         click.echo("there are no jobs")
@@ -189,6 +190,8 @@ def _list(jobs: Jobs, *, as_json: bool) -> None:
 
 
 def _lines(status: JobStatus) -> list[str]:
+    from sluice.relay.jobs.spec import format_ms
+
     document = status.to_json()
     first, *more = job_lines(document)
     lines = [

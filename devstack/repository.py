@@ -2,16 +2,16 @@
 
 A clone has all of them; a package installed from a wheel has the DAG files, the versions it was
 tested with, and of the recordings the one that is played by default.
+
+Nearly every command asks for `default_home`, so what else is needed is imported in the functions.
 """
 
 from __future__ import annotations
 
 import os
-from importlib import metadata
 from pathlib import Path
 
 import sluice
-from sluice.devstack.state import StackError
 
 IMPORT_PATH = Path(sluice.__file__).parents[1]
 """The entry of sys.path that the package `sluice` is imported from."""
@@ -67,6 +67,8 @@ def recording_folder(where: str) -> Path:
     if not folder.is_dir():
         folder = _IN_THE_WHEEL / folder.name
     if not folder.is_dir():
+        from sluice.devstack.state import StackError
+
         raise StackError(
             f"the recording {where} is in Sluice's repository, not in the installed package: run"
             " this in a clone, or name the folder of a recording with --recording where the"
@@ -82,6 +84,8 @@ def untested() -> dict[str, tuple[str, str]]:
     """
     if not CONSTRAINTS.exists():
         return {}
+    from importlib import metadata
+
     lines = (
         line.partition(" ;")[0] for line in CONSTRAINTS.read_text(encoding="utf-8").splitlines()
     )

@@ -1,6 +1,7 @@
 """The command line: readable help, one clear line an error, and answers with the stack down."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -43,6 +44,34 @@ def test_status_works_without_a_stack(sluice):
     assert status["running"] is False
     assert {part["state"] for part in status["parts"].values()} == {"stopped"}
     assert status["replication"] is None
+
+
+def imported_by(*words, env, cwd):
+    """Return the modules that a command has imported when it ends."""
+    ended = "import sys, sluice.cli\ntry: sluice.cli.main()\nfinally: print(*sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", ended, *words],
+        env=os.environ | env | {"PYTHONPATH": str(ROOT)},
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return set(done.stdout.splitlines()[-1].split())
+
+
+def test_status_imports_only_what_it_shows(env, tmp_path):
+    of_stopped_stack = imported_by("status", env=env, cwd=tmp_path)
+    assert "sluice.devstack.stack" in of_stopped_stack
+    assert not {"pyarrow", "numpy", "sluice.relay"} & of_stopped_stack
+    config = tmp_path / "sluice.toml"
+    config.write_text(
+        '[upstream]\npd-urls = "http://127.0.0.1:1"\n[relay]\nurl = "file:///dev/null/no"\n'
+        '[downstream]\nhost = "127.0.0.1"\nport = 1\n'
+    )
+    of_pipeline = imported_by("status", "--config", str(config), env=env, cwd=tmp_path)
+    assert "sluice.etl.operate.status" in of_pipeline
+    assert not {"psutil", "sluice.devstack.launch", "sluice.devstack.state"} & of_pipeline
 
 
 def test_down_without_a_stack_is_no_error(sluice):
