@@ -54,7 +54,8 @@ def backend_of(pipeline: NamedPipeline) -> Backend:
         return Backend(
             f"the pages' process of {section.python}",
             "http://child",
-            lambda: httpx.AsyncHTTPTransport(uds=str(path)),
+            # no TLS here; `verify` would read all authorities' certificates, for each request
+            lambda: httpx.AsyncHTTPTransport(uds=str(path), verify=False),
         )
     return Backend(
         "this process", "http://here", lambda: httpx.ASGITransport(_app_here(pipeline.path))
