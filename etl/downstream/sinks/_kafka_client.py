@@ -18,6 +18,13 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 
 from sluice.errors import SluiceError
 from sluice.etl.downstream import CheckpointMovedError
+from sluice.etl.downstream.sinks._kafka_rights import (
+    TOPIC,
+    Right,
+    principal_of,
+    refused_right,
+    topics_without_write,
+)
 from sluice.etl.downstream.sinks._topic_limits import (
     NEW_TOPIC_TIMEOUT_S,
     TopicLimits,
@@ -182,6 +189,10 @@ class KafkaClient:
                 raise self.translated(error, f"looking at topic {topic!r}") from error
             if found.partitions:
                 return len(found.partitions)
+            if found.error and found.error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+                wanted = Right("Describe", TOPIC, (topic,))
+                refused = KafkaException(found.error)
+                raise self.translated(refused, f"looking at topic {topic!r}", wanted)
             if time.monotonic() > deadline:
                 raise ApplyError(
                     f"topic {topic!r} is not on {self._options.brokers}: {found.error}",
@@ -202,7 +213,8 @@ class KafkaClient:
             client.create_topics([new], operation_timeout=self._options.timeout_s)[topic].result()
         except KafkaException as error:
             if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
-                raise self.translated(error, f"making topic {topic!r}") from error
+                wanted = Right("Create", TOPIC, (topic,))
+                raise self.translated(error, f"making topic {topic!r}", wanted) from error
 
     def limits_of(self, topic: str) -> TopicLimits:
         """Return what a topic takes; it is asked for once.
@@ -241,7 +253,9 @@ class KafkaClient:
         try:
             found = topic_config(AdminClient(self._common()), topic, self._options.timeout_s)
         except KafkaException as error:
-            raise self.translated(error, f"reading the settings of topic {topic!r}") from error
+            wanted = Right("DescribeConfigs", TOPIC, (topic,))
+            doing = f"reading the settings of topic {topic!r}"
+            raise self.translated(error, doing, wanted) from error
         policy = found["cleanup.policy"]
         if policy != "compact":
             raise ApplyError(
@@ -301,7 +315,8 @@ class KafkaClient:
                 behind *= 8
             return TopicTail(high, last)
         except KafkaException as error:
-            raise self.translated(error, "reading the last message") from error
+            wanted = Right("Read", TOPIC, (topic,))
+            raise self.translated(error, "reading the last message", wanted) from error
         finally:
             consumer.close()
 
@@ -351,11 +366,22 @@ class KafkaClient:
             f" {start.offset} in {self._options.timeout_s} s{self._last_trouble}"
         )
 
-    def translated(self, error: BaseException, doing: str) -> Exception:
+    def refused_topics(self, error: BaseException, topics: Sequence[str]) -> Right | None:
+        """Return the right that a refused write lacks; None if the error is about no topic."""
+        if _code(error) != KafkaError.TOPIC_AUTHORIZATION_FAILED:
+            return None
+        client = AdminClient(self._common())
+        denied = topics_without_write(client, topics, self._options.timeout_s)
+        return Right("Write", TOPIC, tuple(denied or topics))
+
+    def translated(
+        self, error: BaseException, doing: str, wanted: Right | None = None
+    ) -> Exception:
         """Return the exception to raise for an error of the client.
 
-        CheckpointMovedError when another process has taken over, ApplyError when trying again
-        can't help, KafkaUnavailableError otherwise.
+        `wanted`: the right that is missing if topics are refused. CheckpointMovedError when another
+        process has taken over, ApplyError when trying again can't help, KafkaUnavailableError
+        otherwise.
         """
         if isinstance(error, KafkaUnavailableError):
             return KafkaUnavailableError(f"{self.address}, {doing}: {error}{self._last_trouble}")
@@ -373,6 +399,13 @@ class KafkaClient:
             return ApplyError(
                 f"{text}: raise max.message.bytes of the topic (and message.max.bytes of the"
                 " brokers), or [kafka] max-message-bytes if it is below"
+            )
+        right = refused_right(code, self.transactional_id, wanted)
+        if right is not None:
+            principal = principal_of(self._common())
+            return ApplyError(
+                f"{text}: {principal} has no right to {right}",
+                hint=right.grant(self._options.brokers, principal),
             )
         if code in _REFUSED_ERRORS:
             return ApplyError(f"{text}{self._last_trouble}")
@@ -400,6 +433,21 @@ class KafkaClient:
         self._last_trouble = ""
 
 
+def _code(error: BaseException) -> int | None:
+    return error.args[0].code() if isinstance(error, KafkaException) else None
+
+
+def refusal_in(error: BaseException) -> BaseException | None:
+    """Return the refusal by brokers that an error is, or hides; None if it is another.
+
+    What the client raises while it calls back is the cause of a SystemError of Python's.
+    """
+    for found in (error, error.__cause__):
+        if found is not None and _code(found) in _REFUSED_ERRORS:
+            return found
+    return None
+
+
 def error_reason(producer: Producer, error: BaseException) -> BaseException:
     """Return the cause of an error that only reports that something is wrong.
 
@@ -407,7 +455,7 @@ def error_reason(producer: Producer, error: BaseException) -> BaseException:
     client calls back, a SystemError of Python's. A broken producer names the reason at the next
     call.
     """
-    code = error.args[0].code() if isinstance(error, KafkaException) else None
+    code = _code(error)
     if code not in (
         None,
         KafkaError._PURGE_QUEUE,
@@ -417,9 +465,16 @@ def error_reason(producer: Producer, error: BaseException) -> BaseException:
     ):
         return error
     try:
+        producer.begin_transaction()
+    except (KafkaException, SystemError) as found:
+        # a transaction that must be aborted refuses this by its reason, which an abort forgets
+        if refusal_in(found):
+            return found
+    try:
         producer.abort_transaction(1)
     except KafkaException as found:
-        return found
+        if _code(found) != KafkaError._NOT_CONFIGURED:  # at least once there are no transactions
+            return found
     except SystemError:
         pass
     return error if code is not None else KafkaUnavailableError(str(error))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 
 import confluent_kafka
@@ -14,6 +13,7 @@ from sluice.etl.downstream.sinks._kafka_client import (
     KafkaUnavailableError,
     abandon,
     error_reason,
+    refusal_in,
 )
 from sluice.etl.downstream.sinks.sink import ApplyError, TopicCounts
 from sluice.etl.settings import Kafka
@@ -103,10 +103,15 @@ class KafkaSender:
                 producer.poll(0)
         except (KafkaException, SystemError) as error:
             doing = f"sending commit_ts {commit_ts} ({size} bytes) to {topic}[{partition}]"
-            with contextlib.suppress(KafkaException, SystemError):
+            refusal = refusal_in(error)
+            try:
                 producer.flush(_REPORT_TIMEOUT_S)  # a refused message before it may be the cause
-            self._check_refused(doing)
-            raise self._about(error_reason(producer, error), doing, topic) from error
+            except (KafkaException, SystemError) as found:
+                refusal = refusal or refusal_in(found)  # the client raises what broke it once
+            if refusal is None:
+                self._check_refused(doing)
+            reason = refusal or error_reason(producer, error)
+            raise self._about(reason, doing, topic) from error
         if self._rejected is not None:
             self._check_refused(f"sending through commit_ts {commit_ts}")
         counted = self._counts.get(topic)
@@ -132,8 +137,10 @@ class KafkaSender:
         try:
             left = producer.flush(self._options.timeout_s)
         except (KafkaException, SystemError) as error:
-            self._check_refused(doing)
-            raise self._client.translated(error_reason(producer, error), doing) from error
+            refusal = refusal_in(error)
+            if refusal is None:
+                self._check_refused(doing)
+            raise self._about(refusal or error_reason(producer, error), doing) from error
         self._check_refused(doing)
         if left:
             raise KafkaUnavailableError(
@@ -150,7 +157,7 @@ class KafkaSender:
                 producer.commit_transaction(self._options.timeout_s)
             except (KafkaException, SystemError) as error:
                 self._check_refused(doing)
-                raise self._client.translated(error_reason(producer, error), doing) from error
+                raise self._about(error_reason(producer, error), doing) from error
         self.in_transaction = False
         counts, self._counts = self._counts, {}
         return {topic: TopicCounts(*counted) for topic, counted in counts.items()}
@@ -174,11 +181,13 @@ class KafkaSender:
                 self._rejected_at.rpartition("[")[0],
             )
 
-    def _about(self, error: BaseException, doing: str, topic: str) -> Exception:
-        """Return the exception to raise for an error that is about a topic."""
-        found = self._client.translated(error, doing)
+    def _about(self, error: BaseException, doing: str, topic: str = "") -> Exception:
+        """Return the exception to raise for an error; `topic`: it may be about that one."""
+        sent = [*self._counts, topic] if topic else [*self._counts]
+        refused = self._client.refused_topics(error, sent)
+        found = self._client.translated(error, doing, refused)
         if isinstance(found, ApplyError | KafkaUnavailableError):
-            found.topic = topic
+            found.topic = refused.names[0] if refused else topic
         return found
 
     def _connected(self) -> Producer:
