@@ -211,6 +211,8 @@ class AlignedChunkApplier:
                 f"{table.full_name} isn't downstream as it is upstream: [filter] excludes some"
                 " changes"
             )
+        if columns := filters.column_rules(schema, name):
+            raise _ChunkDeclined(f"{columns[0].text} leaves columns of {table.full_name} out")
         try:
             target = self._rules.routes.target(schema, name)
         except RouteError as error:

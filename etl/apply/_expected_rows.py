@@ -203,9 +203,8 @@ class ExpectedRows:
                 own, places = selected_changes(selection, table, own)
                 wanted = [wanted[place] for place in places.tolist()]
             raw = RawChanges.from_table(own)
-            found += zip(
-                wanted, raw.commit_ts.tolist(), _rows_left_by(table, place, raw), strict=True
-            )
+            left = _rows_left_by(self._rules.filters.narrowed(table), place, raw)
+            found += zip(wanted, raw.commit_ts.tolist(), left, strict=True)
         found.sort(key=lambda entry: entry[0])
         return [(commit_ts, one) for _, commit_ts, several in found for one in several]
 

@@ -8,7 +8,14 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from sluice.etl.changes.formats.table_fallbacks import zone_dependent_columns
-from sluice.etl.changes.rules import Filter, RouteError, Routes, RowRuleError, RowSelection
+from sluice.etl.changes.rules import (
+    ColumnRuleError,
+    Filter,
+    RouteError,
+    Routes,
+    RowRuleError,
+    RowSelection,
+)
 from sluice.etl.copy.definitions import SourceSchema
 from sluice.etl.copy.errors import CopyError
 from sluice.etl.copy.selected_rows import conditions_of
@@ -209,17 +216,29 @@ class _CopyPlanner:
             self._source.check_schema(table)
             target = self._routes.target(table.schema_name, table.name)
             selection = self._filters.row_selection(table)
-        except (CopyError, RouteError, RowRuleError) as error:
+            narrowed = self._filters.narrowed(table)
+        except (ColumnRuleError, CopyError, RouteError, RowRuleError) as error:
             self._problems.append(str(error))
             return None
+        if narrowed is not table:
+            self._note_columns(table, is_merged=target.is_merged)
         size = self._held[table.full_name].bytes
-        brought = tuple(sorted(self._source.brings(table)))
+        brought = tuple(sorted(self._source.brings(narrowed)))
         if selection is not None:
             self._note_selection(table, selection, brought)
         where = conditions_of(selection)
         return PlannedTable(
-            table, target.schema, target.table, target.is_merged, size, brought, where
+            narrowed, target.schema, target.table, target.is_merged, size, brought, where
         )
+
+    def _note_columns(self, table: Table, *, is_merged: bool) -> None:
+        rule = self._filters.column_rules(table.schema_name, table.name)[0]
+        if is_merged or self._source.spec()["kind"] != "tidb-sql":
+            what = "is merged with others" if is_merged else "is copied from whole rows of a dump"
+            self._problems.append(
+                f"{table.full_name}: {rule.text} leaves columns out, and the table {what}"
+            )
+        self._notes.append(f"{table.full_name}: without the columns that {rule.text} leaves out")
 
     def _note_selection(
         self, table: Table, selection: RowSelection, brought: Sequence[str]

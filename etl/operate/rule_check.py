@@ -12,12 +12,15 @@ from sluice.errors import RequestError
 from sluice.etl.changes.conditions import ImagePair
 from sluice.etl.changes.rules import (
     ROW_EVENTS,
+    ColumnRule,
+    ColumnRuleError,
     NameRule,
     Route,
     RouteError,
     RowRule,
     RowRuleError,
     RowSelection,
+    left_out_columns,
 )
 from sluice.etl.settings import Settings
 from sluice.relay import DELETE, INSERT, UPDATE
@@ -72,8 +75,9 @@ def unused_rules(settings: Settings, tables: Sequence[Table]) -> Iterator[str]:
     """Yield the rules about tables that are about none of them, in words."""
     names = [(table.schema_name, table.name) for table in tables]
     filters = settings.filters
-    rules: list[RowRule | NameRule | Route] = [
+    rules: list[RowRule | ColumnRule | NameRule | Route] = [
         *filters.rows,
+        *filters.columns,
         *filters.do_tables,
         *filters.ignored_tables,
         *(rule.names for rule in filters.events),
@@ -82,6 +86,16 @@ def unused_rules(settings: Settings, tables: Sequence[Table]) -> Iterator[str]:
     for rule in rules:
         if not any(rule.matches(*name) for name in names):
             yield f"{rule.text} is about no table that the upstream has"
+    for column_rule in filters.columns:
+        yield from _unknown_columns(column_rule, tables)
+
+
+def _unknown_columns(rule: ColumnRule, tables: Sequence[Table]) -> Iterator[str]:
+    own = [table for table in tables if rule.matches(table.schema_name, table.name)]
+    known = {folded(column.name) for table in own for column in table.columns if column.public}
+    for name in (*rule.leave_out, *rule.keep) if own else ():
+        if folded(name) not in known:
+            yield f"{rule.text} names {name}, a column that none of its tables has"
 
 
 def _check_table(settings: Settings, table: Table, found: RuleCheck) -> None:
@@ -92,7 +106,8 @@ def _check_table(settings: Settings, table: Table, found: RuleCheck) -> None:
     try:
         target = settings.routes.target(*names)
         selection = filters.row_selection(table)
-    except (RouteError, RowRuleError) as error:
+        filters.narrowed(table)
+    except (ColumnRuleError, RouteError, RowRuleError) as error:
         found.problems.append(str(error))
         return
     route = "" if target.route is None else f", by {target.route.text}"
@@ -102,16 +117,21 @@ def _check_table(settings: Settings, table: Table, found: RuleCheck) -> None:
         kinds = ", ".join(ROW_EVENTS[kind] for kind in left_out)
         found.lines.append(f"  an event filter leaves out: {kinds}")
     used = {} if selection is None else selection.columns
-    for rule in () if selection is None else selection.rules:
-        what = "rows" if rule.is_of_rows else "changes"
-        found.lines.append(f"  {what} that {rule.text} selects")
+    left = left_out_columns(filters.column_rules(*names), table)
+    if left and target.is_merged:
+        found.problems.append(f"{table.full_name}: columns of a merged table can't be left out")
+    for row_rule in () if selection is None else selection.rules:
+        what = "rows" if row_rule.is_of_rows else "changes"
+        found.lines.append(f"  {what} that {row_rule.text} selects")
     if selection is not None:
         found.lines.append(f"  in SQL: {selection.sql()}")
         if not selection.is_of_rows:
             found.lines.append("  not compared, and not copied again: it depends on the past")
     for column in table.columns:
         if column.public and not column.hidden:
-            found.lines.append(f"  {column.name}: {_fate(column, used.get(column))}")
+            rule = left.get(column.name)
+            fate = _fate(column, used.get(column)) if rule is None else f"left out by {rule.text}"
+            found.lines.append(f"  {column.name}: {fate}")
 
 
 def _fate(column: Column, rule: str | None) -> str:

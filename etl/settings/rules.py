@@ -41,6 +41,7 @@ from sluice.etl.changes.rules import (
     GROUP_EVENTS,
     OWN_SCHEMAS,
     ROW_EVENTS,
+    ColumnRule,
     EventRule,
     Filter,
     NameRule,
@@ -55,6 +56,7 @@ from sluice.tidb.history import SYSTEM_SCHEMAS
 
 FILTER_KEYS = (
     "rows",
+    "columns",
     "replicate-do-db",
     "replicate-do-table",
     "ignore-db",
@@ -68,6 +70,7 @@ FILTER_KEYS = (
 _EVENTS = (*ROW_EVENTS, *DDL_EVENTS, *GROUP_EVENTS)
 _ROUTE_KEYS = ("schema-pattern", "table-pattern", "target-schema", "target-table")
 _ROW_RULE_KEYS = ("tables", "where", "operations")
+_COLUMN_RULE_KEYS = ("tables", "leave-out", "keep")
 _MAX_NAME_CHARS = 64
 
 
@@ -98,6 +101,7 @@ def parse_filter(
         events=_event_rules(raw),
         own_schemas=OWN_SCHEMAS | {folded(name) for name in own_schemas},
         rows=_row_rules(raw),
+        columns=_column_rules(raw),
     ), _timestamps(raw)
 
 
@@ -263,6 +267,28 @@ def _row_rules(raw: Mapping[str, Any]) -> tuple[RowRule, ...]:
         operations = _checked(where, rule, "operations", _operation)
         kinds = frozenset(map(ROW_EVENTS.index, operations)) or ALL_KINDS
         rules.append(RowRule(tuple(tables), condition, kinds, f"{where} ({condition[:200]})"))
+    return tuple(rules)
+
+
+def _column_rules(raw: Mapping[str, Any]) -> tuple[ColumnRule, ...]:
+    rules = []
+    for number, rule in enumerate(_list(raw, "columns", dict, "[[filter.columns]]"), 1):
+        where = f"[[filter.columns]] {number}"
+        for key in rule:
+            if key not in _COLUMN_RULE_KEYS:
+                raise RuleError(
+                    f"{where}: unknown key {key}; known are {', '.join(_COLUMN_RULE_KEYS)}"
+                )
+        tables, left_out, kept = (
+            _checked(where, rule, key, lambda _, text: text) for key in _COLUMN_RULE_KEYS
+        )
+        if not tables:
+            raise RuleError(f'{where}: tables = ["schema.table", …] is missing')
+        if bool(left_out) == bool(kept):
+            raise RuleError(f'{where}: either leave-out = ["column", …] or keep = [...] is needed')
+        key, names = ("leave-out", left_out) if left_out else ("keep", kept)
+        text = f"{where} ({key} {', '.join(names)[:200]})"
+        rules.append(ColumnRule(tuple(tables), tuple(left_out), tuple(kept), text))
     return tuple(rules)
 
 

@@ -193,6 +193,11 @@ def _check_downstream(name: str, settings: Settings) -> None:
             if not settings.downstream.host:
                 raise SettingsError(f"{name}: [downstream] host is missing")
         case "file" | "kafka" as kind:
+            if settings.filters.columns:
+                raise SettingsError(
+                    f"{name}: {settings.filters.columns[0].text}: columns can be left out of"
+                    f" tables of MySQL, MariaDB and TiDB alone, and [downstream] type is {kind}"
+                )
             try:
                 (settings.file if kind == "file" else settings.kafka).check()
             except ValueError as error:

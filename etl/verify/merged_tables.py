@@ -75,6 +75,8 @@ def merged_into(settings: Settings, schema: str, name: str) -> tuple[str, str] |
     filters = settings.filters
     if not filters.wants_table(schema, name) or filters.leaves_changes_out(schema, name):
         return None
+    if filters.column_rules(schema, name):
+        return None  # refused wherever they are written
     try:
         target = settings.routes.target(schema, name)
     except RouteError:

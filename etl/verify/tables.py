@@ -127,7 +127,7 @@ def _groups(
         elif isinstance(place := downstream_table_of(settings, table, selected_too=True), str):
             left.append(ExcludedTable(table.full_name, place))
         else:
-            groups.append(MergedTable((table,), place.schema, place.name))
+            groups.append(MergedTable((place.table,), place.schema, place.name))
     return [
         *groups,
         *(one for one in merged_tables(settings, tables) if (one.schema, one.name) in targets),
@@ -148,6 +148,9 @@ def _compared_table(
     known = {column.name.lower() for column in place.table.columns}
     if more := sorted(there.columns.keys() - known):
         notes.append(f"only the downstream has the column {', '.join(more)}")
+    own = next(iter(filters.column_rules(place.table.schema_name, place.table.name)), None)
+    if own is not None:
+        notes.append(f"only the columns of {table.full_name} that {own.text} leaves are compared")
     notes += [
         f"only the rows of {table.full_name} that {one.rules[0].text} selects are compared"
         for table, one in zip(group.tables, selections, strict=True)

@@ -8,7 +8,14 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass, replace
 
-from sluice.etl.changes.rules import Filter, RouteError, Routes, RowRuleError, RowSelection
+from sluice.etl.changes.rules import (
+    ColumnRuleError,
+    Filter,
+    RouteError,
+    Routes,
+    RowRuleError,
+    RowSelection,
+)
 from sluice.tidb.schema import Table
 
 _MAX_CACHED_RULES = 4
@@ -21,7 +28,7 @@ class Destination:
     """The destination of a table's changes."""
 
     table: Table
-    """The table under its downstream name."""
+    """The table under its downstream name, without columns that rules leave out."""
     name: str
     """The full upstream name."""
     source: str = ""
@@ -62,12 +69,15 @@ class Destinations:
         try:
             target = self._routes.target(*names)
             rows = self._filters.row_selection(table)
-        except (RouteError, RowRuleError) as error:
+            narrowed = self._filters.narrowed(table)
+        except (ColumnRuleError, RouteError, RowRuleError) as error:
             return Destination(table, table.full_name, refusal=str(error))
+        if target.is_merged and narrowed is not table:
+            return Destination(table, table.full_name, refusal=self._merged(table, target.sources))
         routed = (
-            table
+            narrowed
             if target.route is None
-            else replace(table, schema_name=target.schema, name=target.table)
+            else replace(narrowed, schema_name=target.schema, name=target.table)
         )
         return Destination(
             routed,
@@ -76,6 +86,13 @@ class Destinations:
             rows=rows,
             ignored_kinds=self._filters.ignored_row_kinds(*names),
             may_keep_rows=self._filters.may_keep_rows(*names),
+        )
+
+    def _merged(self, table: Table, sources: str) -> str:
+        rule = self._filters.column_rules(table.schema_name, table.name)[0]
+        return (
+            f"{rule.text} leaves out columns of {table.full_name}, which is merged with other"
+            f" tables ({sources}): the columns of a merged table are those of all its sources"
         )
 
 

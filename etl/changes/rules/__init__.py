@@ -2,6 +2,7 @@
 
 from sluice.etl.changes.rules._ddl_scope import ScopeError, ScopeResult, scope_ddl
 from sluice.etl.changes.rules._table_selection import SchemaPattern, filter_for_tables, only_tables
+from sluice.etl.changes.rules.column_rules import ColumnRule, ColumnRuleError, left_out_columns
 from sluice.etl.changes.rules.filters import (
     DDL_EVENTS,
     GROUP_EVENTS,
@@ -29,6 +30,8 @@ __all__ = [
     "GROUP_EVENTS",
     "OWN_SCHEMAS",
     "ROW_EVENTS",
+    "ColumnRule",
+    "ColumnRuleError",
     "EventRule",
     "Filter",
     "NameRule",
@@ -47,6 +50,7 @@ __all__ = [
     "check",
     "filter_for_tables",
     "is_internal_table",
+    "left_out_columns",
     "only_tables",
     "reads_otherwise",
     "rules_digest",

@@ -14,6 +14,7 @@ from typing import Any
 from sluice.etl.changes.formats.ddl_columns import pair_columns
 from sluice.etl.changes.formats.ddl_partitions import plain_name
 from sluice.etl.changes.rules._ddl_names import rename_database, rename_in_query, rename_tables
+from sluice.etl.changes.rules.column_rules import ColumnRuleError, left_out_columns
 from sluice.etl.changes.rules.filters import Filter
 from sluice.etl.changes.rules.routes import RouteError, Routes, Target
 from sluice.etl.changes.rules.row_rules import RowRuleError
@@ -64,7 +65,7 @@ class _DdlScoper:
         self._filters = filters
         self._routes = routes
         self._schemas = ddl.effect.schemas
-        self._after = ddl.effect.tables
+        self._after = dict(ddl.effect.tables)
         self._before = {i: table for i, table in before.items() if i in self._after}
         self._warnings: list[str] = []
         self._merged: list[str] = []
@@ -91,12 +92,15 @@ class _DdlScoper:
         for table_id in kept:
             self._check_crossing(table_id)
             self._check_row_rules(table_id)
+        for table_id in kept if self._filters.columns else ():
+            self._check_column_rules(table_id)
         after_names = [self._after[i] or self._before.get(i) for i in kept]
         for one, other in {(t.schema_name, t.name) for t in after_names if t} or {(schema, name)}:
             rule = self._filters.ignoring_rule(one, other, query)
             if rule is not None:
                 return ScopeResult(None, touches=touches)
         kept = [i for i in kept if self._may_run(i)]
+        self._leave_columns_out(kept)
         if touches and not kept and not self._schemas:
             return ScopeResult(None, touches=True, warnings=tuple(self._warnings))
         return ScopeResult(self._scoped(kept), touches=True, warnings=tuple(self._warnings))
@@ -174,6 +178,55 @@ class _DdlScoper:
                     f"run it downstream as it is (`sluice ddl replace {self._ddl.commit_ts}`) and"
                     f" copy the table again (`sluice backfill --table {new.full_name}`), or",
                 )
+
+    def _check_column_rules(self, table_id: int) -> None:
+        """Check that the same columns of a table go downstream before and after the DDL."""
+        old, new = self._before.get(table_id), self._after[table_id]
+        if new is None or not new.is_base_table:
+            return
+        there = (*self._before.values(), *(t for t in self._after.values() if t))
+        others = there if self._kind == Action.EXCHANGE_PARTITION else (old or new,)
+        rules = self._filters.column_rules(new.schema_name, new.name)
+        for other in others:
+            if self._filters.column_rules(other.schema_name, other.name) != rules:
+                raise self._error(
+                    f"[[filter.columns]] leaves other columns of {other.full_name} out than of"
+                    f" {new.full_name}: values would be missing downstream, or stay behind",
+                    "change the rules so that they are about both tables or none, or",
+                )
+        if rules and self._target(new).is_merged:
+            raise self._error(
+                f"{rules[0].text} leaves out columns of {new.full_name}, which is merged with other"
+                " tables",
+                "change the rules, or",
+            )
+        if not rules or old is None:
+            return
+        was_out, is_out = left_out_columns(rules, old), left_out_columns(rules, new)
+        names = {column.id: column.name for column in new.columns}
+        for column_id, was in pair_columns(old, new, self._ddl).items():
+            name = names[column_id]
+            if (was.name in was_out) != (name in is_out):
+                rule = was_out.get(was.name) or is_out[name]
+                raise self._error(
+                    f"it makes column {was.name} of {old.full_name} {name}, and {rule.text} leaves"
+                    " out one of the two: its values would be missing downstream, or stay behind",
+                    "name the column in the rule under both names or none, or",
+                )
+
+    def _leave_columns_out(self, kept: list[int]) -> None:
+        """Take out of the tables, before and after the DDL, the columns that rules leave out."""
+        try:
+            for table_id in kept if self._filters.columns else ():
+                for side in (self._before, self._after):
+                    table = side.get(table_id)
+                    if table is not None:
+                        side[table_id] = self._filters.narrowed(table)
+        except ColumnRuleError as error:
+            raise self._error(
+                str(error),
+                "change the rule so that it makes sense for the table behind the statement, or",
+            ) from error
 
     def _may_run(self, table_id: int) -> bool:
         """Return whether the job is to be executed for a table, concerning merged targets."""

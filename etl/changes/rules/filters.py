@@ -14,6 +14,7 @@ import re
 from dataclasses import dataclass
 
 from sluice.etl.changes.formats.ddl_text import tokens
+from sluice.etl.changes.rules.column_rules import ColumnRule, without_columns
 from sluice.etl.changes.rules.name_pattern import matches
 from sluice.etl.changes.rules.row_rules import RowRule, RowRuleError, RowSelection
 from sluice.tidb.folded import folded
@@ -117,6 +118,7 @@ class Filter:
     events: tuple[EventRule, ...] = ()
     own_schemas: frozenset[str] = OWN_SCHEMAS
     rows: tuple[RowRule, ...] = ()
+    columns: tuple[ColumnRule, ...] = ()
 
     def wants_schema(self, schema: str) -> bool:
         """Return whether statements about a database as a whole go downstream."""
@@ -187,7 +189,7 @@ class Filter:
     def row_selection(self, table: Table) -> RowSelection | None:
         """Return which rows of a table, under its upstream name, go downstream; None if all do.
 
-        Raises RowRuleError if a rule makes no sense for its columns.
+        Raises RowRuleError if a rule makes no sense for its columns, and as `narrowed`.
         """
         rules = self.row_rules(table.schema_name, table.name) if self.rows else ()
         if not rules:
@@ -198,7 +200,20 @@ class Filter:
                 " same table, and which of the two comes first isn't defined",
                 hint="write the event filter as `operations` of the row rule",
             )
-        return RowSelection(rules, table)
+        return RowSelection(rules, self.narrowed(table))
+
+    def column_rules(self, schema: str, table: str) -> tuple[ColumnRule, ...]:
+        """Return the rules that leave columns of a table out."""
+        return tuple(rule for rule in self.columns if rule.matches(schema, table))
+
+    def narrowed(self, table: Table) -> Table:
+        """Return the table, under its upstream name, with those columns public that go downstream.
+
+        Raises ColumnRuleError if it can't be without one that a rule leaves out.
+        """
+        if not self.columns or not table.is_base_table:
+            return table
+        return without_columns(self.column_rules(table.schema_name, table.name), table)
 
     def leaves_changes_out(self, schema: str, table: str) -> bool:
         """Return whether a table downstream isn't what some rule makes of the upstream's rows.

@@ -27,8 +27,11 @@ class ReplicationRules:
 def rules_digest(filters: Filter, routes: Routes) -> str:
     """Return sixteen hexadecimal digits of the rules' SHA-256."""
     plain = _plain(filters)
-    if not filters.rows:
-        plain.pop()  # the digest of rules that a version without row rules has written down
+    # The digest of rules that a version without column rules, or row rules, has written down.
+    if not filters.columns:
+        plain.pop()
+        if not filters.rows:
+            plain.pop()
     text = json.dumps([plain, _plain(routes)], ensure_ascii=False)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 

@@ -213,6 +213,12 @@ class _BackfillPlanner:
                 f"{table.full_name} is replicated in part, by event filters: downstream it"
                 " isn't meant to be what it is upstream"
             )
+        if columns := self._filters.column_rules(table.schema_name, table.name):
+            raise BackfillError(
+                f"{table.full_name}: {columns[0].text} leaves columns out, and a backfill copies"
+                " whole rows",
+                hint="remove the downstream's table and make a new replica: `sluice bootstrap`",
+            )
         selection = self._filters.row_selection(table)
         if selection is not None:
             self._upstream.check_readable(table, selection.sql())

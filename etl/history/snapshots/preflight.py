@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from sluice.etl.changes.rules import RouteError, RowRuleError
+from sluice.etl.changes.rules import ColumnRuleError, RouteError, RowRuleError
 from sluice.etl.copy.definitions import SourceSchema
 from sluice.etl.downstream import MySQLSession
 from sluice.etl.history.snapshots.downstream_catalog import mismatch, read_downstream_tables
@@ -100,8 +100,8 @@ def downstream_table_of(
     """Return where a table of the upstream is downstream.
 
     Or in words why no table there has its rows and no others. `selected_too`: also one that has
-    those alone which row rules select, for callers that ask the upstream for them
-    (`Filter.row_selection`).
+    those alone which row rules select, or without columns that rules leave out, for callers that
+    ask the upstream for the rest (`Filter.row_selection`; the result's `table` lacks the columns).
     """
     filters, schema, name = settings.filters, table.schema_name, table.name
     if not filters.wants_table(schema, name):
@@ -110,10 +110,13 @@ def downstream_table_of(
         return f"{table.full_name}: [filter] leaves some of its changes out"
     if not selected_too and (rules := filters.row_rules(schema, name)):
         return f"{table.full_name}: {rules[0].text} leaves some of its rows out"
+    if not selected_too and (columns := filters.column_rules(schema, name)):
+        return f"{table.full_name}: {columns[0].text} leaves some of its columns out"
     if selected_too:
         try:
             filters.row_selection(table)
-        except RowRuleError as error:
+            table = filters.narrowed(table)
+        except (ColumnRuleError, RowRuleError) as error:
             return str(error)
     try:
         target = settings.routes.target(schema, name)

@@ -119,6 +119,9 @@ def _check_table(
     if rules := settings.filters.row_rules(now.schema_name, now.name):
         done.unchecked.append(f"{now.full_name}: {rules[0].text} leaves some of its rows out")
         return
+    if columns := settings.filters.column_rules(now.schema_name, now.name):
+        done.unchecked.append(f"{now.full_name}: {columns[0].text} leaves some of its columns out")
+        return
     goal = settings.routes.target(now.schema_name, now.name)
     named = replace(now, schema_name=goal.schema, name=goal.table)
     done.rows += reverse.rows

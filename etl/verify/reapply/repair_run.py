@@ -108,6 +108,8 @@ def _why_not_repairable(settings: Settings, table: Table) -> str:
         return f"{name} isn't downstream as it is upstream: [filter] leaves some changes out"
     if rules := filters.row_rules(table.schema_name, table.name):
         return f"{name}: {rules[0].text} selects its rows, which a repair doesn't know; {again}"
+    if columns := filters.column_rules(table.schema_name, table.name):
+        return f"{name}: {columns[0].text} leaves out columns, which a repair doesn't know"
     try:
         target = settings.routes.target(table.schema_name, table.name)
     except RouteError as error:

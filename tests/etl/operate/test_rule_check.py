@@ -87,3 +87,18 @@ def test_what_is_not_replicated_or_not_there_is_told_apart() -> None:
         checked(EU, new={"nope": 1})
     with pytest.raises(RequestError, match="'x' is no value of id"):
         checked(EU, new={"id": "x"})
+
+
+def test_columns_that_are_left_out_are_shown_by_their_rule_and_unknown_ones_warned_of() -> None:
+    rule = {"tables": ["d.orders"], "leave-out": ["Region", "regoin"]}
+    text = "[[filter.columns]] 1 (leave-out Region, regoin)"
+    found = checked(columns=[rule])
+    assert found.lines[1:] == [
+        "  id: as upstream",
+        f"  region: left out by {text}",
+        "  amount: as upstream",
+        "  b: as upstream",
+    ]
+    assert found.warnings == [f"{text} names regoin, a column that none of its tables has"]
+    (problem,) = checked(columns=[rule | {"leave-out": ["id"]}]).problems
+    assert "leaves out column id of d.orders, which the primary key needs" in problem

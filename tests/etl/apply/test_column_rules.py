@@ -1,0 +1,353 @@
+"""Columns left out: the downstream has the rest, as a real server selects it from whole rows."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given
+from hypothesis import settings as tried
+from hypothesis import strategies as st
+
+from sluice.errors import SluiceError
+from sluice.etl.apply import run_apply
+from sluice.etl.changes.formats.sql_text import literal
+from sluice.etl.changes.rules import Route, Routes
+from sluice.etl.settings import Relay, Settings, SettingsError, Upstream, parse_settings
+from sluice.etl.settings.rules import RuleError, parse_filter
+from sluice.etl.settings.sections import Apply
+from sluice.relay import DELETE, INSERT, UPDATE
+from sluice.tidb.ddl_actions import Action
+from sluice.tidb.rows import encode_delete, encode_insert, encode_update
+from sluice.tidb.schema import Column, Index, Table
+from tests.etl.mariadb_fixture import MariaDBServer
+from tests.etl.preparing import local_preparer
+from tests.etl.story import Row, Story, column, table
+
+SPECS = ("a varchar(9)", "b int", "c decimal(10,2)", "d enum('x','y')", "e bigint")
+VALUES: dict[str, list[Any]] = {
+    "varchar": [None, "", "eu", "EU "],
+    "int": [None, 0, -7, 2**31 - 1],
+    "bigint": [None, 1, -(2**63)],
+    "decimal": [None, "0.50", "-10.00"],
+    "enum": [None, "x", "y"],
+}
+KINDS = ("clustered", "text key", "heap", "keyless")
+CLUSTERED = table(11, "t", "id int", "a varchar(9)", "b int", primary="id")
+
+
+def settings_of(story: Story, *some: dict[str, Any], mode: str = "atomic", **more: Any) -> Settings:
+    given_rules = [{"tables": ["d.t*"], **rule} for rule in some]
+    return Settings(
+        Upstream("unused"),
+        Relay(story.url),
+        story.server.downstream,
+        apply=Apply(mode=mode),
+        filters=parse_filter({"columns": given_rules} | more.pop("filter", {}))[0],
+        **more,
+    )
+
+
+def apply(story: Story, settings: Settings) -> None:
+    last = settings.open_relay().last()
+    assert last is not None
+    run_apply(settings, until_ts=last.hi, run_seconds=240, prepare=local_preparer(settings))
+
+
+def names(server: MariaDBServer, of: str = "t") -> list[str]:
+    with server.connect() as connection, connection.cursor() as cursor:
+        cursor.execute(f"SHOW COLUMNS FROM d.{of}")
+        return [str(row[0]) for row in cursor.fetchall()]
+
+
+def made_of(kind: str, specs: list[str]) -> Table:
+    key = {"text key": "id varchar(9)"}.get(kind, "id int not null")
+    if kind in ("clustered", "text key"):
+        return table(11, "t", key, *specs, primary="id")
+    return table(11, "t", key, *specs, unique=("id",) if kind == "heap" else ())
+
+
+def spec_kind(one: Column) -> str:
+    return {"text": "varchar"}.get(one.kind, "bigint" if one.tp == 8 else one.kind)
+
+
+class DrawnTable:
+    """A table, its rows, and the statements about them, drawn by hypothesis."""
+
+    def __init__(self, story: Story, kind: str, data: st.DataObject) -> None:
+        self.story, self.kind, self.data = story, kind, data
+        specs = data.draw(st.lists(st.sampled_from(SPECS), min_size=1, unique=True))
+        self.table = made_of(kind, specs)
+        self.rows: dict[int, Row] = {}
+        self.last_id = len(self.table.columns)
+        story.create(self.table, "CREATE TABLE t (...)")
+
+    def row(self, number: int) -> Row:
+        found: Row = {"id": f"k{number}" if self.kind == "text key" else number}
+        found["_tidb_rowid"] = number
+        for one in self.table.columns[1:]:
+            found[one.name] = self.data.draw(st.sampled_from(VALUES[spec_kind(one)]))
+        return found
+
+    def transaction(self) -> None:
+        encoded = []
+        for _ in range(self.data.draw(st.integers(1, 5))):
+            number = self.data.draw(st.integers(1, 4))
+            kind = INSERT
+            if number in self.rows:
+                kind = self.data.draw(st.sampled_from([UPDATE, UPDATE, DELETE]))
+            new = self.row(number)
+            if kind == INSERT:
+                row = encode_insert(self.table, new)
+            elif kind == UPDATE:
+                row = encode_update(self.table, self.rows[number], new)
+            else:
+                row = encode_delete(self.table, self.rows.pop(number))
+            if kind != DELETE:
+                self.rows[number] = new
+            encoded.append((self.table, kind, row))
+        self.story.changes(*encoded)
+
+    def statement(self) -> None:
+        others = self.table.columns[1:]
+        what = self.data.draw(st.sampled_from(["add", "drop", "modify", "index"]))
+        if what == "add":
+            self.last_id += 1
+            spec = f"x{self.last_id} " + self.data.draw(st.sampled_from(["int", "varchar(9)"]))
+            place = self.data.draw(st.integers(1, len(self.table.columns)))
+            new = column(self.last_id, spec)
+            self.rows = {i: row | {new.name: None} for i, row in self.rows.items()}
+            columns = [*self.table.columns[:place], new, *self.table.columns[place:]]
+            self._alter(Action.ADD_COLUMN, columns)
+        elif what == "drop" and len(others) > 1:
+            gone = self.data.draw(st.sampled_from(others))
+            if any(gone.name in (n for n, _, _ in i.columns) for i in self.table.indexes):
+                return
+            self._alter(Action.DROP_COLUMN, [c for c in self.table.columns if c is not gone])
+        elif what == "modify" and (ints := [c for c in others if c.tp == 3]):
+            one = self.data.draw(st.sampled_from(ints))
+            wide = replace(column(one.id, f"{one.name} bigint"), offset=one.offset)
+            columns = [wide if c is one else c for c in self.table.columns]
+            self._alter(Action.MODIFY_COLUMN, columns)
+        elif what == "index":
+            one = self.data.draw(st.sampled_from([c for c in others if c.kind != "enum"] or others))
+            index = Index(
+                20 + len(self.table.indexes),
+                f"i{len(self.table.indexes)}",
+                ((one.name, one.offset, -1),),
+                unique=False,
+            )
+            self._put(Action.ADD_INDEX, replace(self.table, indexes=(*self.table.indexes, index)))
+
+    def _alter(self, kind: int, columns: list[Column]) -> None:
+        placed = tuple(replace(c, offset=n) for n, c in enumerate(columns))
+        offsets = {c.name: c.offset for c in placed}
+        indexes = tuple(
+            replace(i, columns=tuple((name, offsets[name], n) for name, _, n in i.columns))
+            for i in self.table.indexes
+        )
+        self._put(kind, replace(self.table, columns=placed, indexes=indexes))
+
+    def _put(self, kind: int, after: Table) -> None:
+        self.table = after
+        self.story.statement(kind, "ALTER TABLE t ...", after)
+
+
+def selected(server: MariaDBServer, upstream: DrawnTable, kept: list[str]) -> list[Any]:
+    """Select the kept columns from a table with whole rows."""
+    sql = {"varchar": "varchar(9)", "decimal": "decimal(10,2)", "enum": "enum('x','y')"}
+    with server.connect() as connection, connection.cursor() as cursor:
+        cursor.execute("CREATE DATABASE IF NOT EXISTS model")
+        columns = upstream.table.columns
+        types = [sql.get(spec_kind(c), spec_kind(c)) for c in columns]
+        specs = ", ".join(f"{c.name} {kind}" for c, kind in zip(columns, types, strict=True))
+        cursor.execute(
+            f"CREATE OR REPLACE TABLE model.t ({specs}) CHARSET utf8mb4 COLLATE utf8mb4_bin"
+        )
+        for row in upstream.rows.values():
+            values = ", ".join(literal(row[c.name]) for c in columns)
+            cursor.execute(f"INSERT INTO model.t VALUES ({values})")
+        cursor.execute(f"SELECT {', '.join(kept)} FROM model.t")
+        return sorted(cursor.fetchall(), key=repr)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("mode", ["atomic", "parallel"])
+def test_random_histories_leave_the_columns_that_the_rule_leaves(
+    mariadb: MariaDBServer, tmp_path_factory: pytest.TempPathFactory, kind: str, mode: str
+) -> None:
+    @tried(
+        deadline=None,
+        max_examples=8,
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(data=st.data())
+    def check(data: st.DataObject) -> None:
+        mariadb.empty()
+        story = Story(mariadb, tmp_path_factory.mktemp("story"))
+        upstream = DrawnTable(story, kind, data)
+        all_names = [*"abcde", *(f"x{n}" for n in range(3, 12))]
+        some = data.draw(st.lists(st.sampled_from(all_names), min_size=1, unique=True))
+        if data.draw(st.booleans()):
+            rule, left_out = {"leave-out": [n.upper() for n in some]}, set(some)
+        else:
+            rule, left_out = {"keep": ["id", *some]}, set(all_names) - set(some)
+        settings = settings_of(story, rule, mode=mode)
+        for _ in range(data.draw(st.integers(1, 6))):
+            if data.draw(st.integers(0, 2)) == 0:
+                upstream.statement()
+            else:
+                upstream.transaction()
+            if data.draw(st.integers(0, 3)) == 0:
+                apply(story, settings)
+        apply(story, settings)
+        kept = [c.name for c in upstream.table.columns if c.name not in left_out]
+        assert names(mariadb) == kept
+        assert story.rows("t") == selected(mariadb, upstream, kept)
+
+    check()
+
+
+@pytest.mark.parametrize(
+    ("made", "rule", "who"),
+    [
+        (CLUSTERED, {"leave-out": ["ID"]}, "the primary key needs"),
+        (CLUSTERED, {"keep": ["a"]}, "the primary key needs"),
+        (table(11, "t", "id int", "a int", unique=("a",)), {"leave-out": ["a"]}, "the key u2"),
+        (
+            table(
+                11, "t", "id int", "a int", column(3, "g int", generated="`A` + 1"), primary="id"
+            ),
+            {"leave-out": ["a"]},
+            "column g needs",
+        ),
+        (
+            table(11, "t", "id int", "a int", partition={"type": 1, "expr": "`a`"}),
+            {"leave-out": ["a"]},
+            "the partitioning needs",
+        ),
+        (
+            replace(CLUSTERED, foreign_keys=({"cols": [{"O": "b", "L": "b"}]},)),
+            {"leave-out": ["b"]},
+            "a foreign key needs",
+        ),
+        (table(11, "t", "a int", "b int"), {"leave-out": ["a", "b"]}, "leaves no column"),
+    ],
+)
+def test_a_column_that_something_needs_stops_by_the_rules_and_the_columns_name(
+    mariadb: MariaDBServer, tmp_path: Path, made: Table, rule: dict[str, Any], who: str
+) -> None:
+    story = Story(mariadb, tmp_path)
+    story.create(made, "CREATE TABLE t (...)")
+    with pytest.raises(SluiceError, match=rf"\[\[filter.columns\]\] 1 .*{who}"):
+        apply(story, settings_of(story, rule))
+
+
+def test_a_ddl_that_makes_a_left_out_column_a_key_stops_before_it_runs(
+    mariadb: MariaDBServer, tmp_path: Path
+) -> None:
+    story = Story(mariadb, tmp_path)
+    story.create(CLUSTERED, "CREATE TABLE t (...)")
+    settings = settings_of(story, {"leave-out": ["b"]})
+    story.insert(CLUSTERED, {"id": 1, "a": "x", "b": 2})
+    apply(story, settings)
+    unique = replace(CLUSTERED, indexes=(Index(5, "ub", (("b", 2, -1),), unique=True),))
+    story.statement(Action.ADD_INDEX, "ALTER TABLE t ADD UNIQUE ub (b)", unique)
+    with pytest.raises(SluiceError, match=r"leaves out column b of d\.t, which the key ub needs"):
+        apply(story, settings)
+    assert story.rows("t") == [(1, "x")]
+
+
+@pytest.mark.parametrize(("was", "now"), [("a", "z"), ("b", "z")])
+def test_a_renamed_column_stops_if_the_rule_names_it_by_one_of_its_names(
+    mariadb: MariaDBServer, tmp_path: Path, was: str, now: str
+) -> None:
+    story = Story(mariadb, tmp_path)
+    story.create(CLUSTERED, "CREATE TABLE t (...)")
+    left_out = ["b"] if was == "b" else ["z", "b"]
+    settings = settings_of(story, {"leave-out": left_out})
+    apply(story, settings)
+    columns = tuple(replace(c, name=now) if c.name == was else c for c in CLUSTERED.columns)
+    renamed = replace(CLUSTERED, columns=columns)
+    story.statement(Action.MODIFY_COLUMN, f"ALTER TABLE t CHANGE {was} {now} int", renamed)
+    with pytest.raises(SluiceError, match=f"it makes column {was} of d.t {now}, and .* leaves out"):
+        apply(story, settings)
+    both = settings_of(story, {"leave-out": [was, now, "b"]})
+    if was == "b":
+        apply(story, both)
+        assert names(mariadb) == ["id", "a"]
+
+
+def test_a_rename_between_tables_of_different_rules_stops(
+    mariadb: MariaDBServer, tmp_path: Path
+) -> None:
+    story = Story(mariadb, tmp_path)
+    story.create(CLUSTERED, "CREATE TABLE t (...)")
+    settings = settings_of(story, {"leave-out": ["b"]})
+    apply(story, settings)
+    story.statement(Action.RENAME_TABLE, "RENAME TABLE t TO u", replace(CLUSTERED, name="u"))
+    with pytest.raises(SluiceError, match=r"leaves other columns of d\.t out than of d\.u"):
+        apply(story, settings)
+
+
+def test_a_row_rule_by_a_left_out_column_stops(mariadb: MariaDBServer, tmp_path: Path) -> None:
+    story = Story(mariadb, tmp_path)
+    story.create(CLUSTERED, "CREATE TABLE t (...)")
+    some = {"rows": [{"tables": ["d.t"], "where": "b = 1"}]}
+    with pytest.raises(SluiceError, match="has no column b"):
+        apply(story, settings_of(story, {"leave-out": ["b"]}, filter=some))
+
+
+def test_row_rules_and_column_rules_are_about_a_table_together(
+    mariadb: MariaDBServer, tmp_path: Path
+) -> None:
+    story = Story(mariadb, tmp_path)
+    story.create(CLUSTERED, "CREATE TABLE t (...)")
+    some = {"rows": [{"tables": ["d.t"], "where": "a = 'eu'"}]}
+    settings = settings_of(story, {"leave-out": ["b"]}, filter=some)
+    row: Row = {"id": 1, "a": "us", "b": 2}
+    story.insert(CLUSTERED, row, {"id": 2, "a": "eu", "b": 3})
+    apply(story, settings)
+    assert story.rows("t") == [(2, "eu")]
+    story.update(CLUSTERED, row, {"a": "eu", "b": 5})
+    apply(story, settings)
+    assert story.rows("t") == [(1, "eu"), (2, "eu")]
+
+
+def test_a_merged_table_keeps_all_its_columns_or_stops(
+    mariadb: MariaDBServer, tmp_path: Path
+) -> None:
+    story = Story(mariadb, tmp_path)
+    routes = Routes((Route("d", "t*", "d", "all", "[[route]] 1"),))
+    story.create(CLUSTERED, "CREATE TABLE t (...)")
+    with pytest.raises(SluiceError, match=r"d\.t, which is merged with other tables"):
+        apply(story, settings_of(story, {"leave-out": ["b"]}, routes=routes))
+
+
+@pytest.mark.parametrize(
+    ("rule", "why"),
+    [
+        ({"leave-out": ["a"]}, "tables = .* is missing"),
+        ({"tables": ["d.t"]}, "either leave-out"),
+        ({"tables": ["d.t"], "leave-out": ["a"], "keep": ["b"]}, "either leave-out"),
+        ({"tables": ["d.t"], "leave_out": ["a"]}, "unknown key leave_out"),
+    ],
+)
+def test_a_rule_that_cannot_be_understood_names_itself(rule: dict[str, Any], why: str) -> None:
+    with pytest.raises(RuleError, match=rf"\[\[filter.columns\]\] 1.*{why}"):
+        parse_filter({"columns": [rule]})
+
+
+@pytest.mark.parametrize("kind", ["kafka", "file"])
+def test_settings_of_sinks_that_write_whole_rows_refuse_the_rule(tmp_path: Path, kind: str) -> None:
+    document = {
+        "upstream": {"pd-urls": "-"},
+        "relay": {"url": f"file://{tmp_path}/relay"},
+        "downstream": {"type": kind},
+        "file": {"dir": str(tmp_path)},
+        "filter": {"columns": [{"tables": ["d.t"], "leave-out": ["a"]}]},
+    }
+    with pytest.raises(SettingsError, match=rf"filter\.columns\]\] 1 .* type is {kind}"):
+        parse_settings(document)
