@@ -19,6 +19,7 @@ from sluice.errors import RequestError
 __all__ = [
     "TableName",
     "TableNameError",
+    "abbreviate",
     "argument",
     "exactly",
     "fits",
@@ -121,6 +122,13 @@ def exactly(name: str) -> str:
 def argument(name: str) -> str:
     """Return a table's text as the argument `--table` of a command that is pasted into a shell."""
     return shlex.quote(exactly(name))
+
+
+def abbreviate(names: Iterable[str], limit: int = 10) -> str:
+    """Return the first `limit` of the names, and the number of the others: `a, b and 3 more`."""
+    shown = list(names)
+    others = f" and {len(shown) - limit} more" if len(shown) > limit else ""
+    return f"{', '.join(shown[:limit])}{others}"
 
 
 def _spelled(part: str) -> str:

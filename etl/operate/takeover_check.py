@@ -48,9 +48,9 @@ from sluice.tidb.etcd.topology import PREFIX
 from sluice.tidb.history import SchemaHistory
 from sluice.tidb.job import HistoryError
 from sluice.tidb.schema import SchemaError, Table
+from sluice.tidb.table_name import abbreviate
 from sluice.tidb.tikv.meta import read_raw_ddl_jobs
 
-_MAX_SHOWN = 10
 _SEE_FIDELITY = "compare it with what you need: docs/reference/fidelity.md"
 _REQUEST_TIMEOUT_S = 3.0
 _TABLES = (
@@ -399,8 +399,7 @@ def _check_definition(table: Table, session: MySQLSession) -> Iterator[CheckResu
 def _check_tables(state: str, tables: list[Table], what: str, hint: str) -> Iterator[CheckResult]:
     if tables:
         names = sorted(table.full_name for table in tables)
-        more = f" and {len(names) - _MAX_SHOWN} more" if len(names) > _MAX_SHOWN else ""
-        text = f"{len(names)} {what}: {', '.join(names[:_MAX_SHOWN])}{more}"
+        text = f"{len(names)} {what}: {abbreviate(names)}"
         yield CheckResult("tables", state, text, hint)
 
 

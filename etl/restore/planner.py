@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 
 from sluice.etl.changes.formats.table_fallbacks import columns_lacking_in_snapshot
@@ -27,7 +27,7 @@ from sluice.etl.settings import Settings
 from sluice.relay.jobs import Jobs, with_landed_end
 from sluice.tidb import tso
 from sluice.tidb.folded import folded
-from sluice.tidb.table_name import exactly, fits, full_name, suggestion
+from sluice.tidb.table_name import abbreviate, exactly, fits, full_name, suggestion
 
 __all__ = ["plan_restore"]
 
@@ -134,13 +134,13 @@ class _RestorePlanner:
                 else "there is no snapshot"
             )
             self._problems.append(
-                f"{_abbreviate(lost)}: there before {tso.text(self._sources.since)}, and {where},"
+                f"{abbreviate(lost)}: there before {tso.text(self._sources.since)}, and {where},"
                 " so their rows are unknown: leave them out with --table, or make a snapshot"
                 " (`sluice snapshot make`) and take a moment after it"
             )
         for table, others in missing_references(family).items():
             self._notes.append(
-                f"{table} has foreign keys to {_abbreviate(others)}, which isn't restored with it"
+                f"{table} has foreign keys to {abbreviate(others)}, which isn't restored with it"
             )
         asked = {table.id for table in family.asked}
         empty = sorted(
@@ -148,7 +148,7 @@ class _RestorePlanner:
         )
         if empty:
             self._notes.append(
-                f"{_abbreviate(empty)}: made without rows, as they are gone by then; DDL between"
+                f"{abbreviate(empty)}: made without rows, as they are gone by then; DDL between"
                 " needs the table"
             )
         more = sorted(
@@ -156,7 +156,7 @@ class _RestorePlanner:
         )
         if more:
             self._notes.append(
-                f"{_abbreviate(more)}: loaded too, as they had the name or the rows of what is"
+                f"{abbreviate(more)}: loaded too, as they had the name or the rows of what is"
                 " asked for; removed in the end"
             )
 
@@ -202,7 +202,7 @@ class _RestorePlanner:
         if taken:
             shown = [full_name(schema, name) for schema, name in taken]
             self._problems.append(
-                f"{_abbreviate(shown)} {'is' if len(shown) == 1 else 'are'} there already: give"
+                f"{abbreviate(shown)} {'is' if len(shown) == 1 else 'are'} there already: give"
                 " another --into, or"
                 " have them"
                 " replaced:"
@@ -231,7 +231,7 @@ class _RestorePlanner:
         }
         if shared := sorted(targets & written):
             self._problems.append(
-                f"the pipeline replicates to the databases {_abbreviate(shared)} of this server:"
+                f"the pipeline replicates to the databases {abbreviate(shared)} of this server:"
                 " give another --into, such as {schema}_restored"
             )
 
@@ -271,9 +271,4 @@ def _databases(request: RestoreRequest, family: RestoreGroup) -> str:
     names = sorted(
         {request.into.replace("{schema}", t.schema_name) for t in (*family.asked, *family.others)}
     )
-    return f"database{'' if len(names) == 1 else 's'} {_abbreviate(names or [request.into])}"
-
-
-def _abbreviate(names: Iterable[str]) -> str:
-    shown = list(names)
-    return f"{', '.join(shown[:10])}{f' and {len(shown) - 10} more' if len(shown) > 10 else ''}"
+    return f"database{'' if len(names) == 1 else 's'} {abbreviate(names or [request.into])}"

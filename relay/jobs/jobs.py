@@ -26,11 +26,12 @@ from sluice.relay.jobs.errors import JobError, JobOverlapError
 from sluice.relay.jobs.job import Job
 from sluice.relay.jobs.job_files import JobFiles
 from sluice.relay.jobs.open_jobs import OpenJobs, open_register
-from sluice.relay.jobs.spec import JobSpec, WriteScope, abbreviate
+from sluice.relay.jobs.spec import MAX_NAMES_SHOWN, JobSpec, WriteScope
 from sluice.relay.jobs.state_log import (
     FINAL_STATES,
 )
 from sluice.relay.storage import Storage
+from sluice.tidb.table_name import abbreviate
 
 __all__ = ["Jobs"]
 
@@ -201,7 +202,7 @@ class Jobs:
         shared = other.touches.shared(touches)
         if shared == ():
             return False
-        what = "the whole downstream" if shared is None else abbreviate(shared)
+        what = "the whole downstream" if shared is None else abbreviate(shared, MAX_NAMES_SHOWN)
         raise JobOverlapError(
             f"{what} is touched by the job {other}, which is {job.status().state}",
             hint=(

@@ -8,6 +8,10 @@ from datetime import UTC, datetime
 from typing import Any, ClassVar
 
 from sluice.relay.json_codec import OMIT_DEFAULT, JsonDocument
+from sluice.tidb.table_name import abbreviate
+
+MAX_NAMES_SHOWN = 5
+"""Of the tables that a job touches: they stand in one line with its kind and its state."""
 
 __all__ = ["JobSpec", "WriteScope", "with_landed_end"]
 
@@ -41,7 +45,7 @@ class WriteScope(JsonDocument):
     def __str__(self) -> str:
         if self.tables is None:
             return f"all of {self.downstream or 'the downstream'}"
-        return abbreviate(self.tables) or "nothing that is written to"
+        return abbreviate(self.tables, MAX_NAMES_SHOWN) or "nothing that is written to"
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,12 +93,6 @@ def with_landed_end(request: Any, relay: Any) -> Any:
 def format_ms(ms: int) -> str:
     """Format a Unix time in ms for people."""
     return f"{datetime.fromtimestamp(ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
-
-
-def abbreviate(names: Iterable[str]) -> str:
-    """Return the first five of the names, and the number of the others."""
-    shown = list(names)
-    return f"{', '.join(shown[:5])}{f' and {len(shown) - 5} more' if len(shown) > 5 else ''}"
 
 
 def _lower(names: Iterable[str] | None) -> set[str] | None:

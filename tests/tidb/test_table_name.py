@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from sluice.tidb.table_name import (
     TableName,
     TableNameError,
+    abbreviate,
     exactly,
     fits,
     full_name,
@@ -157,3 +158,11 @@ def test_no_code_puts_a_name_together_as_text() -> None:
 )
 def test_a_mistyped_name_is_answered_with_those_that_are_alike(typed: str, expected: str) -> None:
     assert suggestion(typed, ["bank.ledger", "shop.Orders", "crm.person"]) == expected
+
+
+def test_a_list_of_names_ends_with_the_number_of_those_left_out():
+    names = [f"shop.t{n}" for n in range(12)]
+    assert abbreviate(names[:2], 2) == "shop.t0, shop.t1"
+    assert abbreviate(iter(names[:3]), 2) == "shop.t0, shop.t1 and 1 more"
+    assert abbreviate(names).endswith("shop.t9 and 2 more")
+    assert abbreviate([]) == ""

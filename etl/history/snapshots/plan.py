@@ -15,6 +15,7 @@ from sluice.relay.jobs import JobCounts, TableProgress
 from sluice.relay.json_codec import JsonDocument
 from sluice.tidb import tso
 from sluice.tidb.schema import Schema, Table
+from sluice.tidb.table_name import abbreviate
 
 __all__ = ["SnapshotPlan", "plan_of_source"]
 
@@ -177,17 +178,13 @@ def _table_mismatches(source: RowSource, known: SourceSchema, held: set[str]) ->
     found = []
     if missing := sorted(tables - held):
         found.append(
-            f"{source.describe()} doesn't hold {_abbreviate(missing)}: a snapshot has all tables,"
+            f"{source.describe()} doesn't hold {abbreviate(missing)}: a snapshot has all tables,"
             " or a restore would lack what was in them. Dump all of them, or make the snapshot from"
             " TiDB"
         )
     if unknown := sorted(held - tables):
         found.append(
-            f"the upstream had no {_abbreviate(unknown)} at {known.ts}: is {source.describe()} of"
+            f"the upstream had no {abbreviate(unknown)} at {known.ts}: is {source.describe()} of"
             " another cluster?"
         )
     return found
-
-
-def _abbreviate(names: Sequence[str]) -> str:
-    return f"{', '.join(names[:10])}{f' and {len(names) - 10} more' if len(names) > 10 else ''}"
