@@ -162,7 +162,7 @@ class _DdlScoper:
                 )
         try:
             selection = self._filters.row_selection(new)
-        except RowRuleError as error:
+        except (ColumnRuleError, RowRuleError) as error:
             raise self._error(
                 str(error),
                 "change the rule so that it makes sense for the table behind the statement, or",
