@@ -213,9 +213,7 @@ def _event_rules(raw: Mapping[str, Any]) -> tuple[EventRule, ...]:
         where = f"[filter.binlog-filter-rule.{name}]"
         if not isinstance(rule, dict):
             raise RuleError(f"{where} must be a table")
-        for key in rule:
-            if key not in ("ignore-event", "ignore-sql"):
-                raise RuleError(f"{where}: unknown key {key}; known are ignore-event, ignore-sql")
+        _check_keys(where, rule, ("ignore-event", "ignore-sql"))
         kinds[name] = (
             _checked(where, rule, "ignore-event", _event),
             _checked(where, rule, "ignore-sql", _expression),
@@ -249,11 +247,7 @@ def _row_rules(raw: Mapping[str, Any]) -> tuple[RowRule, ...]:
     rules = []
     for number, rule in enumerate(_list(raw, "rows", dict, "[[filter.rows]]"), 1):
         where = f"[[filter.rows]] {number}"
-        for key in rule:
-            if key not in _ROW_RULE_KEYS:
-                raise RuleError(
-                    f"{where}: unknown key {key}; known are {', '.join(_ROW_RULE_KEYS)}"
-                )
+        _check_keys(where, rule, _ROW_RULE_KEYS)
         tables = _checked(where, rule, "tables", lambda _, text: text)
         if not tables:
             raise RuleError(f'{where}: tables = ["schema.table", …] is missing')
@@ -274,11 +268,7 @@ def _column_rules(raw: Mapping[str, Any]) -> tuple[ColumnRule, ...]:
     rules = []
     for number, rule in enumerate(_list(raw, "columns", dict, "[[filter.columns]]"), 1):
         where = f"[[filter.columns]] {number}"
-        for key in rule:
-            if key not in _COLUMN_RULE_KEYS:
-                raise RuleError(
-                    f"{where}: unknown key {key}; known are {', '.join(_COLUMN_RULE_KEYS)}"
-                )
+        _check_keys(where, rule, _COLUMN_RULE_KEYS)
         tables, left_out, kept = (
             _checked(where, rule, key, lambda _, text: text) for key in _COLUMN_RULE_KEYS
         )
@@ -290,6 +280,12 @@ def _column_rules(raw: Mapping[str, Any]) -> tuple[ColumnRule, ...]:
         text = f"{where} ({key} {', '.join(names)[:200]})"
         rules.append(ColumnRule(tuple(tables), tuple(left_out), tuple(kept), text))
     return tuple(rules)
+
+
+def _check_keys(where: str, rule: Mapping[str, Any], known: Sequence[str]) -> None:
+    for key in rule:
+        if key not in known:
+            raise RuleError(f"{where}: unknown key {key}; known are {', '.join(known)}")
 
 
 def _operation(where: str, text: str) -> str:
