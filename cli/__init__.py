@@ -25,6 +25,7 @@ _COMMANDS = {
     "pages": "Answer the pages in Airflow, apart from its api-server.",
     "replicate": "Land and apply as a service, with a standby.",
     "doctor": "Check everything that a pipeline needs, and name each way out.",
+    "upgrade": "Check whether this version reads what another one wrote.",
     "top": "Show replication live: state, throughput and lag.",
     "pipelines": "List pipelines with state and lag.",
     "pause": "Pause landing or applying.",

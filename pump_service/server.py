@@ -9,6 +9,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from functools import partial
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,7 @@ from sluice.pump_service.maintenance import MaintenanceTasks
 from sluice.pump_service.metrics import PumpMetrics
 from sluice.pump_service.serving import ServedAddress, StartError
 from sluice.pump_service.store import Store, failpoints
+from sluice.pump_service.store.data_format import refuse_newer
 from sluice.pump_service.store.errors import StoreError
 from sluice.tidb import pb
 from sluice.tidb.etcd import SHARE_LABEL, EtcdClient, NodeStatus, Registry, tidb_servers
@@ -153,6 +155,13 @@ class PumpServer:
         found = {status.node_id: status for status in self._registry.pumps()}
         found[self._node.id] = self._node.status()
         return {key: dict(status.to_dict()) for key, status in found.items()}
+
+    def about(self) -> dict[str, Any]:
+        """Return this version, and the format of the pump's data."""
+        return {
+            "version": metadata.version("sluice"),
+            "format": refuse_newer(Path(self.config.data_dir)),
+        }
 
     def drainers(self) -> list[dict[str, Any]]:
         """Return the registry's drainers."""

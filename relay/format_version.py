@@ -41,10 +41,14 @@ class NewerFormatError(RelayError):
         "install the version that wrote it, or a newer one, wherever Sluice runs: Airflow's tasks,"
         " Spark's workers, the command"
     )
+    found = 0
+    """The format that the file has."""
 
     def at(self, where: str) -> NewerFormatError:
         """Return the same error with the name of the file in front."""
-        return NewerFormatError(f"{where}: {self.args[0]}", hint=self.hint)
+        error = NewerFormatError(f"{where}: {self.args[0]}", hint=self.hint)
+        error.found = self.found
+        return error
 
 
 def newer_format_error(what: str, found: object, reads: int = FORMAT) -> NewerFormatError | None:
@@ -54,11 +58,13 @@ def newer_format_error(what: str, found: object, reads: int = FORMAT) -> NewerFo
     """
     if type(found) is not int or found <= reads:
         return None
-    return NewerFormatError(
+    error = NewerFormatError(
         f"{what} has format {found}, this version of Sluice reads {reads}: a newer version"
         " wrote it",
         hint=NewerFormatError.hint,
     )
+    error.found = found
+    return error
 
 
 def parse_json(data: bytes, what: str) -> Any:

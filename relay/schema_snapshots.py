@@ -20,13 +20,19 @@ from sluice.relay.checksummed import decode_checksummed, encode_checksummed
 from sluice.relay.format_version import FORMAT, NewerFormatError
 from sluice.relay.storage import Storage
 
-__all__ = ["FOLDER", "SchemaSnapshots"]
+__all__ = ["FOLDER", "SchemaSnapshots", "parse_schema_snapshot"]
 
 log = logging.getLogger("sluice")
 
 FOLDER = "schema"
 _SUFFIX = ".json.zst"
 _MAX_SNAPSHOTS = 2
+
+
+def parse_schema_snapshot(data: bytes) -> dict[str, Any]:
+    """Parse a snapshot's file. Raises NewerFormatError, ValueError, OSError."""
+    with pa.CompressedInputStream(pa.BufferReader(data), "zstd") as packed:
+        return decode_checksummed(packed.read(), FORMAT)
 
 
 class SchemaSnapshots:
@@ -47,8 +53,7 @@ class SchemaSnapshots:
             except FileNotFoundError:  # another process has written two newer ones
                 continue
             try:
-                with pa.CompressedInputStream(pa.BufferReader(data), "zstd") as packed:
-                    return decode_checksummed(packed.read(), FORMAT)
+                return parse_schema_snapshot(data)
             except (ValueError, OSError, NewerFormatError) as error:
                 log.warning("%s/%s is passed over: %s", self._storage.url, path, error)
         return None

@@ -116,6 +116,14 @@ class ChunkResults:
             return []
         return [str(job) for (job,) in session.query(f"SELECT DISTINCT job FROM {self._table}")]
 
+    def check_formats(self, session: MySQLSession) -> None:
+        """Read what has a format of its own, if any has. Raises NewerCheckpointError."""
+        if self.exists(session):
+            for (text,) in session.query(
+                f"SELECT result FROM {self._table} WHERE LOCATE('\"format\"', result) > 0 LIMIT 100"
+            ):
+                ChunkResult.parse(str(text))
+
     def note(self, session: MySQLSession, job: str, at_ts: int, result: ChunkResult) -> None:
         """Write a note; refused by the server if there is one."""
         session.execute(

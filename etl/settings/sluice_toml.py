@@ -32,7 +32,7 @@ from sluice.etl.settings.store_connection import provide_credentials
 log = logging.getLogger("sluice")
 
 
-_RULE_SECTIONS = {"filter", "route"}
+RULE_SECTIONS = {"filter", "route"}
 _DERIVED_FIELDS = ("filters", "routes", "ignored_ts", "name")
 
 
@@ -88,6 +88,12 @@ def _with_drainer(name: str, document: dict[str, object]) -> dict[str, object]:
     return merged
 
 
+def known_sections() -> dict[str, type]:
+    """Return the sections that have a dataclass, with it; `RULE_SECTIONS` are the others."""
+    hints = typing.get_type_hints(Settings)
+    return {name: kind for name, kind in hints.items() if name not in _DERIVED_FIELDS}
+
+
 def parse_settings(document: Mapping[str, object], name: str = "settings") -> Settings:
     """Check a parsed settings document and give it its types; `name` is used in errors.
 
@@ -95,11 +101,9 @@ def parse_settings(document: Mapping[str, object], name: str = "settings") -> Se
     """
     document = with_addresses(name, document)
     sections: dict[str, object] = {}
-    hints = typing.get_type_hints(Settings)
-    for derived in _DERIVED_FIELDS:
-        del hints[derived]
+    hints = known_sections()
     for key in document:
-        if key not in hints and key not in _RULE_SECTIONS:
+        if key not in hints and key not in RULE_SECTIONS:
             there = ", ".join([*(f"[{known}]" for known in hints), "[filter]", "[[route]]"])
             raise SettingsError(f"{name}: unknown section [{key}]; there are {there}")
     for section, kind in hints.items():

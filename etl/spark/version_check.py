@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import pickle
+import re
 import socket
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
 _SAME_VERSION = ("pyspark",)
 _SAME_MAJOR = ("pyarrow", "protobuf", "numpy")
 _REQUIRED_PACKAGES = ("cattrs", "google-crc32c", "grpcio", "obstore", "pymysql", "zstandard")
+
+_OTHER_SLUICE = re.compile(r"doesn't fit: it has Sluice \w+ in place of \w+(?![\w,])")
+"""As `check` writes it, wherever Spark's text goes on behind it."""
 
 Versions = Mapping[str, str]
 """Versions by name; "" for what isn't installed."""
@@ -96,6 +100,11 @@ def check(wanted: Versions) -> None:
             f"the Spark worker on {socket.gethostname()} doesn't fit: it has {', '.join(found)}"
         )
     _checked_versions.add(key)
+
+
+def is_other_sluice(text: str) -> bool:
+    """Return whether the text of a WorkerVersionMismatch names Sluice alone, and no package."""
+    return _OTHER_SLUICE.search(text) is not None
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,6 +49,9 @@ class PumpControl(Protocol):
     def statuses(self) -> dict[str, dict[str, Any]]:
         """Return the registry's pumps by node id, this one up to date."""
 
+    def about(self) -> dict[str, Any]:
+        """Return the pump's version, and the format of its data."""
+
     def drainers(self) -> list[dict[str, Any]]:
         """Return the registry's drainers."""
 
@@ -116,6 +119,7 @@ class HttpApi:
         name = "/".join(parts)
         pages: dict[str, tuple[str, Callable[[], HttpResponse]]] = {
             "status": ("GET", self._status),
+            "about": ("GET", lambda: _json(self.pump.about())),
             "drainers": ("GET", self._drainers),
             "metrics": ("GET", self._metrics),
             "capture": ("GET", self._capture),

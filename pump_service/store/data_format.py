@@ -23,22 +23,23 @@ CAPTURED_FORMAT = 2
 FORMAT_FILE = ".format"
 
 
-def refuse_newer(data_dir: Path) -> None:
-    """Raise NewerDataError if this version can't read the directory.
+def refuse_newer(data_dir: Path) -> int:
+    """Return the directory's format. Changes nothing.
 
-    Raises OSError. Changes nothing.
+    Raises NewerDataError if this version can't read it, OSError.
     """
     path = data_dir / FORMAT_FILE
     try:
         text = path.read_text(encoding="ascii", errors="replace").strip()
     except FileNotFoundError:
-        return
+        return 1
     if not text.isdecimal() or int(text) > FORMAT:
         raise NewerDataError(
             f"value log and index have format {text[:20]!r} by {path}; this version of the pump"
             f" reads {FORMAT}",
             hint=NewerDataError.hint,
         )
+    return int(text)
 
 
 def open_format(data_dir: Path, *, is_captured: bool) -> bool:

@@ -38,7 +38,7 @@ from sluice.relay.checksummed import decode_checksummed, encode_checksummed
 from sluice.relay.errors import RelayCorruptError, RelayError
 from sluice.relay.storage import Storage
 
-__all__ = ["SnapshotStore"]
+__all__ = ["SnapshotStore", "parse_manifest"]
 
 _PENDING = "making.json"
 _REMOVED_KEY = "gone_ms"
@@ -234,7 +234,7 @@ class SnapshotStore:
         )
 
     def _manifest(self, name: str) -> ArchiveSnapshot | _Tombstone | None:
-        found: ArchiveSnapshot | _Tombstone | None = self._parsed(name, MANIFEST, _parse_manifest)
+        found: ArchiveSnapshot | _Tombstone | None = self._parsed(name, MANIFEST, parse_manifest)
         return found
 
     def _parsed(self, name: str, file: str, parse: Callable[[bytes], Any]) -> Any:
@@ -264,7 +264,8 @@ class _Tombstone:
         return self.age_ms > _TOMBSTONE_TTL_MS
 
 
-def _parse_manifest(data: bytes) -> ArchiveSnapshot | _Tombstone:
+def parse_manifest(data: bytes) -> ArchiveSnapshot | _Tombstone:
+    """Parse a manifest, or what stands in the place of a removed one. Raises ValueError."""
     raw = decode_checksummed(data, FORMAT)
     return (
         _Tombstone(raw[_REMOVED_KEY])

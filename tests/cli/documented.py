@@ -90,6 +90,7 @@ BY_A_TEST = {
     r"sluice top( --pipeline shop)?": "tests/cli/test_top.py",
     r"curl .*dagRuns.*|curl .*auth/token": "tests/devstack/test_stack_airflow.py",
     r"curl -X PUT .*/verdict/.*": "tests/pump_service/http/test_http_api.py",
+    r"sluice upgrade --check.*": "tests/upgrade/test_upgrade_check.py",
     r"sluice capture --check": "tests/cli/test_capture_operations.py",
     r"make-secrets": "tests/deploy/test_start.py",
     r"export .*": "tests/test_wheel.py",
