@@ -63,6 +63,7 @@ _COMMANDS = {
     "programs": "Check and install what the one-machine stack needs.",
     "dags": "Print the folder of the DAG files for Airflow.",
     "completion": "Print what completes commands in a shell.",
+    "man": "Print the manual page.",
     "bench": "Measure throughput and lag on this machine.",
 }
 
