@@ -8,6 +8,7 @@ from typing import Any
 from sluice.cli.jobs import job_lines
 from sluice.cli.overrides import lines as override_lines
 from sluice.tidb import tso
+from sluice.tidb.table_name import first_of
 
 __all__ = ["AFTERWARDS", "capture_lines", "order_lines", "pipeline_lines"]
 
@@ -47,6 +48,11 @@ def order_lines(orders: dict[str, Any]) -> list[str]:
     return lines
 
 
+def _why_unequal(table: dict[str, Any]) -> str:
+    rows = f"{table['differences']:,} rows differ; `sluice verify` shows them"
+    return f"{table['table']}: {table['problem'] or rows}"
+
+
 def pipeline_lines(status: dict[str, Any]) -> list[str]:
     """Return the document of `etl.operate.status`, by line."""
     relay, checkpoint = status["relay"], status["checkpoint"]
@@ -78,13 +84,8 @@ def pipeline_lines(status: dict[str, Any]) -> list[str]:
             f" {status['blocked']['id']}` or `sluice txn skip`"
         )
     lines += order_lines(status)
-    for table in status["unequal"][:_MAX_TABLES_SHOWN]:
-        why = (
-            table["problem"] or f"{table['differences']:,} rows differ; `sluice verify` shows them"
-        )
-        lines.append(f"unequal     {table['table']}: {why}")
-    if len(status["unequal"]) > _MAX_TABLES_SHOWN:
-        lines.append(f"            and {len(status['unequal']) - _MAX_TABLES_SHOWN} more tables")
+    differing = [f"unequal     {_why_unequal(table)}" for table in status["unequal"]]
+    lines += first_of(differing, _MAX_TABLES_SHOWN, "tables")
     if "upstream" in status["errors"]:
         lines.append(f"pumps       unknown: {status['errors']['upstream']}")
     for pump in status["pumps"]:

@@ -22,6 +22,7 @@ __all__ = [
     "abbreviate",
     "argument",
     "exactly",
+    "first_of",
     "fits",
     "full_name",
     "names_table",
@@ -124,11 +125,26 @@ def argument(name: str) -> str:
     return shlex.quote(exactly(name))
 
 
-def abbreviate(names: Iterable[str], limit: int = 10) -> str:
+def first_of(items: Iterable[str], limit: int, kind: str = "") -> list[str]:
+    """Return the first `limit` of the items, and if there are others, their number behind them.
+
+    It is `and 3 more`, or with a `kind` such as "tables" `and 3 more tables`.
+    """
+    found = list(items)
+    if len(found) <= limit:
+        return found
+    return [*found[:limit], f"and {len(found) - limit:,} more {kind}".rstrip()]
+
+
+def abbreviate(
+    names: Iterable[str], limit: int = 10, *, kind: str = "", separator: str = ", "
+) -> str:
     """Return the first `limit` of the names, and the number of the others: `a, b and 3 more`."""
-    shown = list(names)
-    others = f" and {len(shown) - limit} more" if len(shown) > limit else ""
-    return f"{', '.join(shown[:limit])}{others}"
+    found = list(names)
+    if len(found) <= limit or separator != ", ":
+        return separator.join(first_of(found, limit, kind))
+    *shown, others = first_of(found, limit, kind)
+    return f"{', '.join(shown)} {others}"
 
 
 def _spelled(part: str) -> str:

@@ -23,7 +23,7 @@ from sluice.etl.copy.source import RowSource, SourceChunk
 from sluice.relay.json_codec import JsonDocument
 from sluice.tidb import tso
 from sluice.tidb.schema import Table
-from sluice.tidb.table_name import fits, full_name, suggestion
+from sluice.tidb.table_name import abbreviate, fits, full_name, suggestion
 
 _LARGE_CHUNK_BYTES = 128 << 20
 _ESTIMATED_BYTES_PER_S = 30_000_000
@@ -186,7 +186,7 @@ class _CopyPlanner:
         ]
         if missing:
             self._problems.append(
-                f"{self._source.describe()} doesn't hold {_abbreviate(missing)}, which the rules"
+                f"{self._source.describe()} doesn't hold {abbreviate(missing)}, which the rules"
                 " want downstream: replication would meet rows of tables that aren't there. Leave"
                 " them out with [filter] (ignore-table, ignore-schemas, replicate-do-db), or dump"
                 " all of them"
@@ -194,7 +194,7 @@ class _CopyPlanner:
         left = [t.full_name for t in wanted if not self._matches(t.full_name)]
         if left:
             self._notes.append(
-                f"not copied, as no --table names them: {_abbreviate(left)}. Replication will stop"
+                f"not copied, as no --table names them: {abbreviate(left)}. Replication will stop"
                 " at their first row unless [filter] leaves them out, or they are there already"
             )
 
@@ -207,7 +207,7 @@ class _CopyPlanner:
         ]
         if unknown:
             self._problems.append(
-                f"the upstream had no {_abbreviate(unknown)} at {self._definitions.ts}: is"
+                f"the upstream had no {abbreviate(unknown)} at {self._definitions.ts}: is"
                 f" {self._source.describe()} of another cluster?"
             )
 
@@ -308,7 +308,3 @@ def without_values(table: Table, columns: Sequence[str]) -> str:
         " server may compute them in another way than TiDB, and the source has no values of"
         " theirs. Leave the table out with [filter] ignore-table; or bring it by other means"
     )
-
-
-def _abbreviate(names: Sequence[str]) -> str:
-    return f"{', '.join(names[:10])}{f' and {len(names) - 10} more' if len(names) > 10 else ''}"

@@ -8,7 +8,7 @@ from sluice.etl.copy.plan import CopyPlan
 from sluice.etl.downstream import CheckpointTable, MySQLSession
 from sluice.relay import RelayLog
 from sluice.tidb.folded import folded
-from sluice.tidb.table_name import full_name
+from sluice.tidb.table_name import abbreviate, full_name
 
 __all__ = ["downstream_problems", "needed_from", "relay_problems"]
 
@@ -55,9 +55,7 @@ def downstream_problems(
             " is a replica. To start over, empty it, checkpoint and all"
         )
     if held := _existing_tables(session, plan, into):
-        shown = ", ".join(held[:_MAX_SHOWN]) + (
-            f" and {len(held) - _MAX_SHOWN} more" if len(held) > _MAX_SHOWN else ""
-        )
+        shown = abbreviate(held, _MAX_SHOWN)
         problems.append(
             f"{session.address} isn't empty: {shown}. Remove these tables; databases that may hold"
             " others are named with --into"

@@ -15,6 +15,7 @@ from sluice.etl.copy.plan import CopyPlan
 from sluice.etl.copy.selected_rows import where_sql
 from sluice.etl.copy.tidb_session import TidbAddress, TidbSession
 from sluice.etl.settings import Upstream
+from sluice.tidb.table_name import abbreviate
 
 __all__ = ["compare_with_tidb", "rows_by_table"]
 
@@ -55,8 +56,7 @@ def compare_with_tidb(
     ]
     if wrong:
         raise CopyError(
-            f"the source doesn't hold what TiDB had at {plan.ts}: {', '.join(wrong[:5])}"
-            f"{f' and {len(wrong) - 5} more' if len(wrong) > 5 else ''}",
+            f"the source doesn't hold what TiDB had at {plan.ts}: {abbreviate(wrong, 5)}",
             hint=(
                 "its files are emptied or cut off: `sluice jobs cancel` gives this copy up; dump"
                 " again, then start over"

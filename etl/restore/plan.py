@@ -12,6 +12,7 @@ from sluice.relay.jobs import DONE
 from sluice.relay.json_codec import JsonDocument
 from sluice.tidb import tso
 from sluice.tidb.schema import Schema, Table
+from sluice.tidb.table_name import first_of
 
 __all__ = ["RestoreCost", "RestorePlan", "RestoreSummary", "RestoreVerification"]
 
@@ -95,12 +96,7 @@ class RestorePlan(JsonDocument):
             f"apply    {cost.changes:,} row changes of {self.windows:,} windows,"
             f" {cost.log_bytes / 1e6:,.1f} MB"
             + (f"; {self.unarchived:,} windows are archived first" if self.unarchived else ""),
-            *(f"ddl      {ddl}" for ddl in self.ddls[:_MAX_SHOWN]),
-            *(
-                [f"ddl      and {len(self.ddls) - _MAX_SHOWN} more"]
-                if len(self.ddls) > _MAX_SHOWN
-                else []
-            ),
+            *(f"ddl      {ddl}" for ddl in first_of(self.ddls, _MAX_SHOWN)),
             f"disk     about {cost.disk_bytes / 1e6:,.0f} MB",
             f"takes    about {_duration(cost.seconds)}",
         ]

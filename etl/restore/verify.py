@@ -21,7 +21,7 @@ from sluice.etl.settings import Settings
 from sluice.relay import SKIP
 from sluice.relay.archive import Archive
 from sluice.tidb.schema import Table
-from sluice.tidb.table_name import exactly
+from sluice.tidb.table_name import abbreviate, exactly
 
 __all__ = ["verify_restored"]
 
@@ -68,8 +68,8 @@ def _compare(
         if found[name] != should
     ]
     if wrong:
-        more = f"; and {len(wrong) - _MAX_SHOWN} more" if len(wrong) > _MAX_SHOWN else ""
-        raise RestoreMismatchError(f"restored tables differ: {'; '.join(wrong[:_MAX_SHOWN])}{more}")
+        shown = abbreviate(wrong, _MAX_SHOWN, separator="; ")
+        raise RestoreMismatchError(f"restored tables differ: {shown}")
 
 
 def _expected_fingerprints(

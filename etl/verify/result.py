@@ -13,6 +13,7 @@ from sluice.etl.verify.errors import VerifyError
 from sluice.etl.verify.tables import ExcludedTable
 from sluice.relay.json_codec import JsonDocument
 from sluice.relay.verification_log import TableVerified, VerificationMethod, VerifiedRun
+from sluice.tidb.table_name import first_of
 
 __all__ = ["AUTO", "METHODS", "TableResult", "VerifyRequest", "VerifySummary"]
 
@@ -188,6 +189,14 @@ class VerifySummary:
         return self.totals() | {"tables": [table.to_json() for table in self.tables]}
 
 
+def _why_unequal(table: TableResult) -> str:
+    if table.problem:
+        return f"{table.name} can't be compared: {table.problem}"
+    first = table.examples[0] if table.examples else None
+    row = f", among them {dict(first.key)}, {first.kind}" if first is not None else ""
+    return f"{table.name}: {max(table.differences, 1):,} rows of {table.rows:,} differ{row}"
+
+
 class UnequalError(SluiceError):
     """Both sides were compared, and aren't equal."""
 
@@ -199,21 +208,10 @@ class UnequalError(SluiceError):
     @classmethod
     def from_summary(cls, summary: VerifySummary) -> Self:
         """Return the error that names the tables, and the first row of each."""
-        found = []
-        for table in summary.unequal[:_MAX_SHOWN]:
-            if table.problem:
-                found.append(f"{table.name} can't be compared: {table.problem}")
-                continue
-            first = table.examples[0] if table.examples else None
-            row = f", among them {dict(first.key)}, {first.kind}" if first is not None else ""
-            found.append(
-                f"{table.name}: {max(table.differences, 1):,} rows of {table.rows:,} differ{row}"
-            )
-        found += [f"{name} is downstream only" for name in summary.only_downstream[:_MAX_SHOWN]]
-        found += [] if summary.tables else ["no table was compared"]
-        more = (
-            f"; and {len(summary.unequal) - _MAX_SHOWN} more tables"
-            if len(summary.unequal) > _MAX_SHOWN
-            else ""
-        )
-        return cls(f"at the checkpoint {summary.ts}: {'; '.join(found)}{more}")
+        only_downstream = [f"{name} is downstream only" for name in summary.only_downstream]
+        found = [
+            *first_of(map(_why_unequal, summary.unequal), _MAX_SHOWN, "tables"),
+            *first_of(only_downstream, _MAX_SHOWN, "downstream only"),
+            *([] if summary.tables else ["no table was compared"]),
+        ]
+        return cls(f"at the checkpoint {summary.ts}: {'; '.join(found)}")

@@ -20,7 +20,7 @@ from sluice.etl.downstream.sinks._kafka_topics import CopyPosition, ResumeRecord
 from sluice.etl.downstream.sinks.kafka import KafkaSink, client_of, is_unused
 from sluice.etl.downstream.sinks.sink import ApplyError
 from sluice.etl.settings import Kafka
-from sluice.tidb.table_name import TableName
+from sluice.tidb.table_name import TableName, abbreviate
 
 __all__ = ["CopyPosition", "KafkaCopy", "MessageLoad", "copy_problems"]
 
@@ -128,8 +128,6 @@ def copy_problems(options: Kafka, cluster_id: int, names: Sequence[TableName]) -
     routing = options.routing
     topics = dict.fromkeys(routing.topic_of(name) or client.topic for name in names)
     if held := client.topics_with_messages(list(topics)):
-        shown = ", ".join(held[:_MAX_SHOWN]) + (
-            f" and {len(held) - _MAX_SHOWN} more" if len(held) > _MAX_SHOWN else ""
-        )
+        shown = abbreviate(held, _MAX_SHOWN)
         problems.append(f"there are messages in {shown}: delete these topics, or name others")
     return problems

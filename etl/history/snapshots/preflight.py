@@ -18,6 +18,7 @@ from sluice.relay import RelayLog
 from sluice.relay.jobs import Jobs
 from sluice.tidb.folded import folded
 from sluice.tidb.schema import Table
+from sluice.tidb.table_name import abbreviate
 
 __all__ = [
     "abbreviate_problems",
@@ -129,5 +130,4 @@ def downstream_table_of(
 
 def abbreviate_problems(problems: Sequence[str]) -> str:
     """Return the first few, a line each."""
-    more = f"\nand {len(problems) - 10} more" if len(problems) > 10 else ""
-    return "\n".join(problems[:10]) + more
+    return abbreviate(problems, separator="\n")

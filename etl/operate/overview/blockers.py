@@ -14,11 +14,13 @@ from sluice.etl.operate.overview.model import (
     Overview,
 )
 from sluice.tidb import tso
+from sluice.tidb.table_name import abbreviate
 from sluice.tidb.table_shares import Share, missing_shares
 
 __all__ = ["blockers"]
 
 _MIN_SILENCE_MS = 5_000
+_MAX_TABLES_SHOWN = 3
 
 
 def blockers(seen: Overview, orders: Mapping[str, Any]) -> Iterator[str]:
@@ -33,7 +35,8 @@ def blockers(seen: Overview, orders: Mapping[str, Any]) -> Iterator[str]:
     yield from _lag_blockers(seen)
     if seen.verified.differences:
         yield (
-            f"{seen.verified.differences:,} rows of {_abbreviate(seen.verified.differing)} differ"
+            f"{seen.verified.differences:,} rows of"
+            f" {abbreviate(seen.verified.differing, _MAX_TABLES_SHOWN, kind='tables')} differ"
             " from the upstream; `sluice verify` shows which"
         )
 
@@ -151,8 +154,3 @@ def _lag_blockers(seen: Overview) -> Iterator[str]:
 
 def _seconds_text(milliseconds: float) -> str:
     return f"{milliseconds / 1000:,.0f} s"
-
-
-def _abbreviate(names: tuple[str, ...]) -> str:
-    more = f" and {len(names) - 3} more tables" if len(names) > 3 else ""
-    return ", ".join(names[:3]) + more

@@ -15,6 +15,7 @@ from sluice.etl.verify.reapply.window_range import ReplayWindows
 from sluice.relay.jobs import with_landed_end
 from sluice.relay.json_codec import JsonDocument
 from sluice.tidb import tso
+from sluice.tidb.table_name import first_of
 
 _MAX_DDLS_SHOWN = 20
 
@@ -42,7 +43,6 @@ class ReplayPlan(JsonDocument):
 
     def lines(self) -> list[str]:
         """Return the plan for people."""
-        more = len(self.ddls) - _MAX_DDLS_SHOWN
         return [
             f"since    {tso.text(self.since)}",
             f"until    {tso.text(self.until)}",
@@ -50,8 +50,7 @@ class ReplayPlan(JsonDocument):
             f"in all   {self.windows:,} windows, at most {self.changes:,} row changes in"
             f" {self.transactions:,} transactions, {format_size(self.bytes)} of the relay log",
             *(f"table    {name}" for name in self.tables),
-            *(f"ddl      {ddl}" for ddl in self.ddls[:_MAX_DDLS_SHOWN]),
-            *([f"ddl      and {more} more"] if more > 0 else []),
+            *(f"ddl      {ddl}" for ddl in first_of(self.ddls, _MAX_DDLS_SHOWN)),
             *(f"note     {note}" for note in self.notes),
             *(f"stops    {problem}" for problem in self.problems),
         ]
