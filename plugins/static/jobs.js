@@ -74,13 +74,19 @@ function orders(job, around) {
   );
 }
 
+const UNKNOWN = "of an unknown total";
+
+function isKnown(progress) {
+  return progress.bytes_in_all || progress.chunks_in_all;
+}
+
 function bar({ progress, state }) {
-  const known = progress.bytes_in_all || progress.chunks_in_all;
+  const known = isKnown(progress);
   const busy = state === "running";
   return h(
     "div",
-    { class: `bar ${busy ? "busy" : ""} ${known ? "" : "unknown"}`, role: "progressbar", "aria-label": "copied so far", "aria-valuenow": known ? progress.percent : null, "aria-valuemin": 0, "aria-valuemax": 100 },
-    h("div", { style: { width: `${known ? progress.percent : busy ? 100 : 0}%` } }),
+    { class: `bar ${busy ? "busy" : ""} ${known ? "" : "unknown"}`, role: "progressbar", "aria-label": "copied so far", "aria-valuenow": known ? progress.percent : null, "aria-valuetext": known ? null : UNKNOWN, "aria-valuemin": 0, "aria-valuemax": 100 },
+    h("div", { style: known ? { width: `${progress.percent}%` } : busy ? {} : { width: "0" } }),
   );
 }
 
@@ -91,7 +97,8 @@ function read({ bytes, bytes_in_all }) {
 
 function numbers({ progress, state }) {
   const parts = [];
-  if (progress.bytes_in_all || progress.chunks_in_all) parts.push([`${progress.percent} %`, progress.bytes_in_all ? read(progress) : `${count(progress.chunks)} of ${many(progress.chunks_in_all, "chunk")}`]);
+  if (isKnown(progress)) parts.push([`${progress.percent} %`, progress.bytes_in_all ? read(progress) : `${count(progress.chunks)} of ${many(progress.chunks_in_all, "chunk")}`]);
+  else if (state === "running" && progress.bytes) parts.push([size(progress.bytes), UNKNOWN]);
   parts.push([count(progress.rows), progress.rows < progress.rows_in_all ? `of about ${count(progress.rows_in_all)} rows` : progress.rows === 1 ? "row" : "rows"]);
   if (progress.tables) parts.push([`${count(progress.tables_done)} of ${count(progress.tables)}`, progress.tables === 1 ? "table" : "tables"]);
   if (state === "running" && progress.rows_per_s) parts.push([rate(progress.rows_per_s), `rows, ${size(progress.bytes_per_s)}/s`]);
@@ -173,7 +180,7 @@ function tables(job, detail, around) {
               "tr",
               { id: `${job.id}-${table.name}` },
               h("td", {}, table.name),
-              h("td", { class: "number" }, `${table.percent} %`),
+              h("td", { class: "number" }, isKnown(table) || job.state === "done" ? `${table.percent} %` : "–"),
               h("td", { class: "number" }, count(table.rows)),
               h("td", { class: "number" }, read(table)),
             ),
