@@ -1,4 +1,4 @@
-"""Use librdkafka as the Kafka sink needs it: options, errors, and a topic's last message."""
+"""Use librdkafka as the Kafka sink needs it: options, topics, and what its errors mean."""
 
 from __future__ import annotations
 
@@ -6,18 +6,23 @@ import contextlib
 import logging
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined]
     AdminClient,
     NewTopic,
     OffsetSpec,
 )
 
-from sluice.errors import SluiceError
 from sluice.etl.downstream import CheckpointMovedError
+from sluice.etl.downstream.sinks._kafka_errors import (
+    FENCED_ERRORS,
+    REFUSED_ERRORS,
+    TOO_LARGE_ERRORS,
+    KafkaUnavailableError,
+    code_of,
+)
 from sluice.etl.downstream.sinks._kafka_rights import (
     TOPIC,
     Right,
@@ -31,75 +36,17 @@ from sluice.etl.downstream.sinks._topic_limits import (
     ask_limits,
     topic_config,
 )
+from sluice.etl.downstream.sinks._topic_tail import TopicTail, find_tail
 from sluice.etl.downstream.sinks.sink import ApplyError
 from sluice.etl.settings import Kafka, SettingsError
 
 log = logging.getLogger("sluice.kafka")
 
-PARTITION = 0
 _BATCH_BYTES = 1_000_000
 """librdkafka's `batch.size`, which is below the brokers' default limit."""
 _TRANSACTION_TIMEOUT_S = 600  # brokers allow 900 unless set otherwise
 _HEADROOM_BYTES = 1 << 20
 _MAX_RECEIVE_BYTES = 2**31 - 1
-_FENCED_ERRORS = {
-    KafkaError._FENCED,
-    KafkaError.PRODUCER_FENCED,
-    KafkaError.INVALID_PRODUCER_EPOCH,
-    KafkaError.INVALID_PRODUCER_ID_MAPPING,
-}
-_TOO_LARGE_ERRORS = {KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE}
-_REFUSED_ERRORS = {
-    KafkaError.TOPIC_AUTHORIZATION_FAILED,
-    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
-    KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-    KafkaError.GROUP_AUTHORIZATION_FAILED,
-    KafkaError.SASL_AUTHENTICATION_FAILED,
-    KafkaError._AUTHENTICATION,
-    KafkaError._UNSUPPORTED_FEATURE,
-    KafkaError.UNSUPPORTED_VERSION,
-    KafkaError.TOPIC_EXCEPTION,
-    KafkaError._INVALID_ARG,
-    KafkaError.INVALID_TRANSACTION_TIMEOUT,
-}
-
-
-class KafkaUnavailableError(SluiceError, OSError):
-    """Brokers can't be reached, or don't answer in time: connecting again may help."""
-
-    transient = True
-    hint = "start the brokers, or correct [kafka] brokers"
-    topic = ""
-    """The topic that the error is about, if it is about one."""
-
-
-@dataclass(frozen=True, slots=True)
-class LastMessage:
-    """The last committed message of a partition."""
-
-    offset: int
-    value: bytes
-    commit_ts: str | None
-    """The text of its header `commit_ts`; None if it has none."""
-
-    @classmethod
-    def from_kafka(cls, message: Message) -> LastMessage:
-        """Return what counts of a consumer's message."""
-        headers = dict(message.headers() or ())
-        found = headers.get("commit_ts")
-        text = found.decode("ascii", "replace") if isinstance(found, bytes) else found
-        return cls(int(message.offset() or 0), message.value() or b"", text)
-
-
-@dataclass(frozen=True, slots=True)
-class TopicTail:
-    """A topic tail; `next`: the offset that the next message gets.
-
-    `last`: the last message; None when there is none.
-    """
-
-    next: int
-    last: LastMessage | None
 
 
 class KafkaClient:
@@ -239,7 +186,7 @@ class KafkaClient:
         try:
             return ask_limits(AdminClient(self._common()), topic, self._options.timeout_s)
         except KafkaException as error:
-            if error.args[0].code() not in _REFUSED_ERRORS:
+            if error.args[0].code() not in REFUSED_ERRORS:
                 raise self.translated(error, f"reading the settings of topic {topic!r}") from error
             log.info("topic's limits unknown, set its right DescribeConfigs topic=%s", topic)
             return TopicLimits(self._options.max_message_bytes, None)
@@ -306,69 +253,16 @@ class KafkaClient:
             }
         )
         try:
-            low, high = self._bounds(consumer, topic)
-            last, behind = None, 1
-            # The last offsets may be marks of transactions, or messages of one that was given up.
-            while last is None and behind < 8 * (high - low):
-                start = max(low, high - behind)
-                last = self._last_from(consumer, TopicPartition(topic, PARTITION, start), high, key)
-                behind *= 8
-            return TopicTail(high, last)
-        except KafkaException as error:
+            return find_tail(consumer, topic, key, self._options.timeout_s)
+        except (KafkaException, KafkaUnavailableError) as error:
             wanted = Right("Read", TOPIC, (topic,))
             raise self.translated(error, "reading the last message", wanted) from error
         finally:
             consumer.close()
 
-    def _bounds(self, consumer: Consumer, topic: str) -> tuple[int, int]:
-        """Return (first offset there is, offset of the next message).
-
-        (0, 0) when the topic doesn't exist yet.
-        """
-        try:
-            low, high = consumer.get_watermark_offsets(
-                TopicPartition(topic, PARTITION), timeout=self._options.timeout_s
-            )
-            return max(0, low), max(0, high)
-        except KafkaException as error:
-            if error.args[0].code() in (
-                KafkaError.UNKNOWN_TOPIC_OR_PART,
-                KafkaError._UNKNOWN_TOPIC,
-                KafkaError._UNKNOWN_PARTITION,
-            ):
-                return 0, 0
-            raise
-
-    def _last_from(
-        self, consumer: Consumer, start: TopicPartition, high: int, key: bytes | None
-    ) -> LastMessage | None:
-        consumer.assign([start])
-        last = None
-        deadline = time.monotonic() + self._options.timeout_s
-        while time.monotonic() < deadline:
-            message = consumer.poll(0.5)
-            if message is None:
-                continue
-            error = message.error()
-            if error is None:
-                if key is None or message.key() == key:
-                    removed = key is not None and message.value() is None
-                    last = None if removed else LastMessage.from_kafka(message)
-                if int(message.offset() or 0) >= high - 1:
-                    return last
-                deadline = time.monotonic() + self._options.timeout_s
-            elif error.code() == KafkaError._PARTITION_EOF:
-                return last
-            else:
-                raise KafkaException(error)
-        raise KafkaUnavailableError(
-            f"{self.address}: no answer to a read of topic {start.topic!r} from offset"
-            f" {start.offset} in {self._options.timeout_s} s{self._last_trouble}"
-        )
-
     def refused_topics(self, error: BaseException, topics: Sequence[str]) -> Right | None:
         """Return the right that a refused write lacks; None if the error is about no topic."""
-        if _code(error) != KafkaError.TOPIC_AUTHORIZATION_FAILED:
+        if code_of(error) != KafkaError.TOPIC_AUTHORIZATION_FAILED:
             return None
         client = AdminClient(self._common())
         denied = topics_without_write(client, topics, self._options.timeout_s)
@@ -390,12 +284,12 @@ class KafkaClient:
         if kafka is None:
             return ApplyError(text)
         code = kafka.code()
-        if code in _FENCED_ERRORS:
+        if code in FENCED_ERRORS:
             return CheckpointMovedError(
                 f"{text}: another process writes to the same topic for this cluster: stop one of"
                 " the two"
             )
-        if code in _TOO_LARGE_ERRORS:
+        if code in TOO_LARGE_ERRORS:
             return ApplyError(
                 f"{text}: raise max.message.bytes of the topic (and message.max.bytes of the"
                 " brokers), or [kafka] max-message-bytes if it is below"
@@ -407,7 +301,7 @@ class KafkaClient:
                 f"{text}: {principal} has no right to {right}",
                 hint=right.grant(self._options.brokers, principal),
             )
-        if code in _REFUSED_ERRORS:
+        if code in REFUSED_ERRORS:
             return ApplyError(f"{text}{self._last_trouble}")
         return KafkaUnavailableError(f"{text}{self._last_trouble}")
 
@@ -431,57 +325,3 @@ class KafkaClient:
     def clear_trouble(self) -> None:
         """Forget the last trouble, as it is over."""
         self._last_trouble = ""
-
-
-def _code(error: BaseException) -> int | None:
-    return error.args[0].code() if isinstance(error, KafkaException) else None
-
-
-def refusal_in(error: BaseException) -> BaseException | None:
-    """Return the refusal by brokers that an error is, or hides; None if it is another.
-
-    What the client raises while it calls back is the cause of a SystemError of Python's.
-    """
-    for found in (error, error.__cause__):
-        if found is not None and _code(found) in _REFUSED_ERRORS:
-            return found
-    return None
-
-
-def error_reason(producer: Producer, error: BaseException) -> BaseException:
-    """Return the cause of an error that only reports that something is wrong.
-
-    Such an error is a message thrown away, or, when the producer is broken for good while the
-    client calls back, a SystemError of Python's. A broken producer names the reason at the next
-    call.
-    """
-    code = _code(error)
-    if code not in (
-        None,
-        KafkaError._PURGE_QUEUE,
-        KafkaError._PURGE_INFLIGHT,
-        KafkaError._STATE,
-        KafkaError._FATAL,
-    ):
-        return error
-    try:
-        producer.begin_transaction()
-    except (KafkaException, SystemError) as found:
-        # a transaction that must be aborted refuses this by its reason, which an abort forgets
-        if refusal_in(found):
-            return found
-    try:
-        producer.abort_transaction(1)
-    except KafkaException as found:
-        if _code(found) != KafkaError._NOT_CONFIGURED:  # at least once there are no transactions
-            return found
-    except SystemError:
-        pass
-    return error if code is not None else KafkaUnavailableError(str(error))
-
-
-def abandon(producer: Producer) -> None:
-    """Give up a producer with what it has not delivered. Never raises."""
-    with contextlib.suppress(KafkaException, RuntimeError):
-        producer.purge()
-        producer.poll(0)

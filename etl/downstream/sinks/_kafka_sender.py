@@ -8,8 +8,8 @@ import confluent_kafka
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from sluice.etl.changes.messages import Message
-from sluice.etl.downstream.sinks._kafka_client import (
-    KafkaClient,
+from sluice.etl.downstream.sinks._kafka_client import KafkaClient
+from sluice.etl.downstream.sinks._kafka_errors import (
     KafkaUnavailableError,
     abandon,
     error_reason,

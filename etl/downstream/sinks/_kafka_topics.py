@@ -24,7 +24,8 @@ from sluice.etl.changes.messages import (
 )
 from sluice.etl.changes.steps import ScopedDdl
 from sluice.etl.downstream import Checkpoint
-from sluice.etl.downstream.sinks._kafka_client import PARTITION, KafkaClient
+from sluice.etl.downstream.sinks._kafka_client import KafkaClient
+from sluice.etl.downstream.sinks._topic_tail import PARTITION
 from sluice.etl.downstream.sinks.sink import ApplyError
 from sluice.etl.settings import Kafka
 from sluice.tidb.table_name import TableName

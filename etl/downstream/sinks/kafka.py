@@ -19,7 +19,7 @@ from sluice.etl.changes.steps import MessageSchema, ScopedDdl, Step, Transaction
 from sluice.etl.changes.write_plans.kafka_binlog import ddl_message
 from sluice.etl.downstream import Checkpoint, Savepoint, SavepointFile
 from sluice.etl.downstream.sinks._binlog_sink import BinlogSink
-from sluice.etl.downstream.sinks._kafka_client import PARTITION, KafkaClient, LastMessage
+from sluice.etl.downstream.sinks._kafka_client import KafkaClient
 from sluice.etl.downstream.sinks._kafka_sender import KafkaSender
 from sluice.etl.downstream.sinks._kafka_topics import (
     RESUME_CONFIG,
@@ -31,6 +31,7 @@ from sluice.etl.downstream.sinks._kafka_topics import (
 )
 from sluice.etl.downstream.sinks._large_messages import LargeMessages
 from sluice.etl.downstream.sinks._schema_registry import SchemaRegistry
+from sluice.etl.downstream.sinks._topic_tail import PARTITION, LastMessage
 from sluice.etl.downstream.sinks.sink import ApplyError, TopicCounts
 from sluice.etl.settings import Kafka
 from sluice.tidb.table_name import TableName

@@ -36,7 +36,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from sluice.etl.changes.messages import Message
 from sluice.etl.changes.steps import CommitDetail, Step
 from sluice.etl.downstream.sinks import ApplyError
-from sluice.etl.downstream.sinks._kafka_client import KafkaUnavailableError
+from sluice.etl.downstream.sinks._kafka_errors import KafkaUnavailableError
 from sluice.etl.downstream.sinks.kafka import KafkaSink
 from sluice.etl.settings import Kafka
 from tests.etl.downstream.sinks.kafka_topic import needs_broker, read_topics

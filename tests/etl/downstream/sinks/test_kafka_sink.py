@@ -20,7 +20,7 @@ from sluice.etl.changes.write_plans._transactions import message_head, transacti
 from sluice.etl.changes.write_plans.kafka_binlog import ddl_message
 from sluice.etl.downstream import CheckpointError, CheckpointMovedError, SavepointFile
 from sluice.etl.downstream.sinks import ApplyError, read_checkpoint
-from sluice.etl.downstream.sinks._kafka_client import KafkaUnavailableError
+from sluice.etl.downstream.sinks._kafka_errors import KafkaUnavailableError
 from sluice.etl.downstream.sinks.kafka import KafkaSink
 from sluice.etl.settings import Apply, Downstream, Kafka, Relay, Settings, SettingsError, Upstream
 from sluice.relay import RelayLog
