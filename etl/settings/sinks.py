@@ -2,52 +2,27 @@
 
 from __future__ import annotations
 
-import datetime
 import os
-import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from sluice.etl.changes.messages import (
     BINLOG,
-    FIDELITIES,
-    FORMATS,
     LOSSLESS,
     PARTITION_0,
     Dispatch,
     MessageFormat,
     Routing,
-    check_expression,
 )
 from sluice.etl.settings.secrets import from_environment
-from sluice.relay import RelayError
-from sluice.relay.url import parse_url
 from sluice.tidb.time_zone import find_zone
 
-_SECRET = re.compile(r"password|secret|\.pem$|bearer\.token|oauthbearer\.config")
-_RESERVED_OPTIONS = {
-    "bootstrap.servers",
-    "client.id",
-    "transactional.id",
-    "enable.idempotence",
-    "acks",
-    "request.required.acks",
-    "isolation.level",
-    "message.max.bytes",
-    "group.id",
-    "enable.auto.commit",
-}
 REFUSE, CLAIM_CHECK, KEY_ONLY = "refuse", "claim-check", "key-only"
-_LARGE_MESSAGES = (REFUSE, CLAIM_CHECK, KEY_ONLY)
-_WITH_KEYS_ALONE = ("canal-json", "open-protocol", "simple")
-"""Formats with a mark for messages that have the key's columns alone."""
+"""Values of `Kafka.large_messages`."""
 EXACTLY_ONCE, AT_LEAST_ONCE = "exactly-once", "at-least-once"
-_MAX_MESSAGE_BYTES = 1_000_000_000
-_WITH_REGISTRY = ("avro", "debezium-avro")
-_WITH_ZONE = ("canal-json", "open-protocol", "avro", "simple")
-"""Formats whose TIMESTAMPs are in a zone that can be set."""
-_WITH_WATERMARKS = ("canal-json", "debezium-json", "open-protocol", "simple")
-_SUBJECTS = ("topic-name", "record-name", "topic-record-name")
+"""Values of `Kafka.delivery`."""
+MAX_MESSAGE_BYTES = 1_000_000_000
+"""The largest message that librdkafka takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,12 +50,12 @@ class File:
             raise ValueError(f"[file] compression = {self.compression!r}: must be 'gzip' or ''")
         if self.retention_days < 0:
             raise ValueError(f"[file] retention-days = {self.retention_days}: must not be below 0")
-        _check_zone("file", self.time_zone)
+        check_zone("file", self.time_zone)
 
 
 @dataclass(frozen=True, slots=True)
 class Kafka:
-    """A Kafka topic."""
+    """A Kafka topic. Its checks: `sluice.etl.settings.kafka_checks`."""
 
     brokers: str = ""
     """``host:port``, comma separated."""
@@ -93,7 +68,7 @@ class Kafka:
     upstream was followed.
     """
     client_id: str = "tidb_binlog"
-    max_message_bytes: int = _MAX_MESSAGE_BYTES
+    max_message_bytes: int = MAX_MESSAGE_BYTES
     """The largest message that is sent; topic and brokers must allow it (max.message.bytes)."""
     time_zone: str = "UTC"
     """Time zone in which TIMESTAMPs are written; the original used the Drainer's own."""
@@ -170,33 +145,6 @@ class Kafka:
     client_file: dict[str, str | int | bool] = field(default_factory=dict)
     """Options with secret values: the files with the values in their first lines."""
 
-    def check(self) -> None:
-        """Check the section. Raises ValueError that names the key."""
-        for key in ("brokers", "savepoint"):
-            if not getattr(self, key):
-                raise ValueError(f"[kafka] {key} is missing")
-        if self.max_message_bytes > _MAX_MESSAGE_BYTES:
-            raise ValueError(
-                f"[kafka] max-message-bytes = {self.max_message_bytes}: the client takes"
-                f" {_MAX_MESSAGE_BYTES} at most"
-            )
-        for section in ("client", "client-env", "client-file"):
-            for key in getattr(self, section.replace("-", "_")):
-                if key in _RESERVED_OPTIONS:
-                    raise ValueError(
-                        f'[kafka.{section}] "{key}" is set by Sluice: exactly once rests on it, or'
-                        " [kafka] has a key for it"
-                    )
-                if section == "client" and _SECRET.search(key):
-                    raise ValueError(
-                        f'[kafka.client] "{key}" looks like a secret: name the environment variable'
-                        " that holds it in [kafka.client-env], or the file in [kafka.client-file]"
-                    )
-        _check_zone("kafka", self.time_zone)
-        self._check_format()
-        self._check_topics()
-        self._check_large_messages()
-
     @property
     def compression(self) -> str:
         """Return the codec of messages: one of librdkafka's, or ``none``."""
@@ -254,140 +202,6 @@ class Kafka:
         """Return whether messages go out in Kafka transactions."""
         return self.delivery == EXACTLY_ONCE
 
-    def _check_topics(self) -> None:
-        named = [("topic", self.topic)] if self.topic else []
-        named += [(f'topics "{glob}"', str(topic)) for glob, topic in self.topics.items()]
-        for key, expression in named:
-            try:
-                check_expression(expression)
-            except ValueError as error:
-                raise ValueError(f"[kafka] {key} = {error}") from None
-        routing = self.routing
-        others = {
-            key: name
-            for key in ("resume-topic", "transaction-topic", "control-topic")
-            if (name := getattr(self, key.replace("-", "_")))
-        }
-        for key, name in others.items():
-            if "{" in name:
-                raise ValueError(f"[kafka] {key} = {name!r}: must be one topic's name")
-            check_expression(name)
-        taken = [*others.values(), *(expression for _, expression in named)]
-        for key, name in others.items():
-            if taken.count(name) > 1:
-                raise ValueError(f"[kafka] {key} = {name!r}: must be a topic of its own")
-        if self.delivery not in (EXACTLY_ONCE, AT_LEAST_ONCE):
-            raise ValueError(
-                f"[kafka] delivery = {self.delivery!r}: must be {EXACTLY_ONCE} or {AT_LEAST_ONCE}"
-            )
-        spread = not routing.is_one_partition or not self.is_transactional
-        if self.format == BINLOG and (others or spread):
-            raise ValueError(
-                "[kafka] format = 'binlog' goes to partition 0 of one topic, exactly once: choose"
-                " another format for other topics, partitions and deliveries"
-            )
-        if self.partitions < 0:
-            raise ValueError(f"[kafka] partitions = {self.partitions}: must not be below 0")
-
-    def _check_large_messages(self) -> None:
-        if self.large_messages not in _LARGE_MESSAGES:
-            raise ValueError(
-                f"[kafka] large-messages = {self.large_messages!r}: must be one of"
-                f" {', '.join(_LARGE_MESSAGES)}"
-            )
-        marks = self.format in _WITH_KEYS_ALONE and self.tidb_extension
-        if self.large_messages != REFUSE and not marks:
-            raise ValueError(
-                f"[kafka] large-messages = {self.large_messages!r}: with format = {self.format!r}"
-                " readers would take a key alone for a row with NULLs; possible are"
-                f" {', '.join(_WITH_KEYS_ALONE)}, with tidb-extension = true"
-            )
-        if (self.large_messages == CLAIM_CHECK) != bool(self.claim_check_url):
-            raise ValueError(
-                f"[kafka] large-messages = {CLAIM_CHECK!r} and claim-check-url go together"
-            )
-        if self.claim_check_url:
-            try:
-                parse_url(self.claim_check_url)
-            except RelayError as error:
-                raise ValueError(f"[kafka] claim-check-url: {error}") from None
-        if self.claim_check_keep_days < 0:
-            raise ValueError(
-                f"[kafka] claim-check-keep-days = {self.claim_check_keep_days}: must not be below 0"
-            )
-
-    def _check_format(self) -> None:
-        if self.format not in FORMATS:
-            raise ValueError(
-                f"[kafka] format = {self.format!r}; must be one of {', '.join(FORMATS)}"
-            )
-        if self.fidelity not in FIDELITIES:
-            raise ValueError(
-                f"[kafka] fidelity = {self.fidelity!r}: must be one of {', '.join(FIDELITIES)}"
-            )
-        for key, is_set, formats in (
-            ("fidelity", self.fidelity != LOSSLESS, FORMATS[1:]),
-            ("tidb-extension", not self.tidb_extension, ("canal-json", "avro")),
-            ("content-compatible", self.content_compatible, ("canal-json",)),
-            ("debezium-schema", self.debezium_schema, ("debezium-json",)),
-            ("watermark-interval-s", self.watermark_interval_s != 0, _WITH_WATERMARKS),
-            ("registry-url", self.registry_url != "", _WITH_REGISTRY),
-        ):
-            if is_set and self.format not in formats:
-                raise ValueError(
-                    f"[kafka] {key} is for format = {' or '.join(map(repr, formats))}, not for"
-                    f" {self.format!r}"
-                )
-        if self.watermark_interval_s < 0:
-            raise ValueError(
-                f"[kafka] watermark-interval-s = {self.watermark_interval_s}: must not be below 0"
-            )
-        if self.watermark_interval_s and not self.tidb_extension:
-            raise ValueError("[kafka] watermark-interval-s needs tidb-extension = true")
-        if self.format.startswith("debezium") and self.time_zone != "UTC":
-            raise ValueError(
-                f"[kafka] time-zone = {self.time_zone!r}: format = {self.format!r} has UTC"
-            )
-        if self.format == "debezium-avro" and self.fidelity != LOSSLESS:
-            raise ValueError(
-                f"[kafka] fidelity = {self.fidelity!r}: format = 'debezium-avro' is lossless alone"
-            )
-        self._check_registry()
-        if self.format in _WITH_ZONE and self.fidelity == LOSSLESS:
-            zone = find_zone(self.time_zone)
-            if not isinstance(zone, datetime.timezone) and self.time_zone != "UTC":
-                raise ValueError(
-                    f"[kafka] time-zone = {self.time_zone!r}: where clocks are set back, two"
-                    " moments have one text; use 'UTC', an offset as in '+08:00', or fidelity ="
-                    " 'as-ticdc'"
-                )
-
-    def _check_registry(self) -> None:
-        if self.registry_subjects not in _SUBJECTS:
-            raise ValueError(
-                f"[kafka] registry-subjects = {self.registry_subjects!r}: must be one of"
-                f" {', '.join(_SUBJECTS)}"
-            )
-        if self.format in _WITH_REGISTRY and not self.registry_url.startswith(
-            ("http://", "https://")
-        ):
-            raise ValueError(
-                f"[kafka] registry-url = {self.registry_url!r}: format = {self.format!r} needs a"
-                " schema registry, as in 'http://host:8081'"
-            )
-        if "@" in self.registry_url:
-            raise ValueError(
-                "[kafka] registry-url must not hold a password: set registry-user and"
-                " registry-password-env"
-            )
-        if bool(self.registry_user) != bool(self.registry_password_env):
-            raise ValueError("[kafka] registry-user and registry-password-env go together")
-        if self.format == "avro" and not self.tidb_extension and self.fidelity == LOSSLESS:
-            raise ValueError(
-                "[kafka] tidb-extension = false: a lossless delete in Avro is shown by it; set"
-                " fidelity = 'as-ticdc'"
-            )
-
     def options(self) -> dict[str, str | int | bool]:
         """Return all further options of librdkafka, secrets too.
 
@@ -416,7 +230,8 @@ def _dispatch(key: str, text: str) -> Dispatch:
         raise ValueError(f"[kafka] {key} = {error}") from None
 
 
-def _check_zone(section: str, name: str) -> None:
+def check_zone(section: str, name: str) -> None:
+    """Raise ValueError for a time zone that isn't known."""
     try:
         find_zone(name)
     except ValueError as error:

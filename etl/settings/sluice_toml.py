@@ -23,6 +23,7 @@ from sluice.etl.settings.database_connection import with_addresses
 from sluice.etl.settings.drainer_toml import DrainerSettingsError, read_drainer
 from sluice.etl.settings.errors import SettingsError
 from sluice.etl.settings.job_sections import Quality
+from sluice.etl.settings.kafka_checks import check_kafka
 from sluice.etl.settings.pipeline_names import CONFIG_VARIABLE, FOLDER_VARIABLE, NAME, name_of
 from sluice.etl.settings.rules import RuleError, parse_filter, parse_routes
 from sluice.etl.settings.section_parser import parse_section
@@ -203,10 +204,18 @@ def _check_downstream(name: str, settings: Settings) -> None:
                     f" tables of MySQL, MariaDB and TiDB alone, and [downstream] type is {kind}"
                 )
             try:
-                (settings.file if kind == "file" else settings.kafka).check()
+                _check_sink(kind, settings)
             except ValueError as error:
                 raise SettingsError(f"{name}: {error}") from None
         case kind:
             raise SettingsError(
                 f"{name}: [downstream] type = {kind!r}: must be 'mysql', 'file' or 'kafka'"
             )
+
+
+def _check_sink(kind: str, settings: Settings) -> None:
+    """Raise ValueError that names the key, for a sink that isn't a database."""
+    if kind == "file":
+        settings.file.check()
+        return
+    check_kafka(settings.kafka)
