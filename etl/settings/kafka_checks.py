@@ -1,17 +1,21 @@
-"""Check section ``[kafka]``."""
+"""Check section ``[kafka]`` by itself, and against the rules of what is replicated."""
 
 from __future__ import annotations
 
 import datetime
 import re
+from collections.abc import Iterator
 
 from sluice.etl.changes.messages import (
     BINLOG,
     FIDELITIES,
     FORMATS,
     LOSSLESS,
+    Dispatch,
+    Routing,
     check_expression,
 )
+from sluice.etl.changes.rules import Filter
 from sluice.etl.settings.sinks import (
     AT_LEAST_ONCE,
     CLAIM_CHECK,
@@ -24,6 +28,8 @@ from sluice.etl.settings.sinks import (
 )
 from sluice.relay import RelayError
 from sluice.relay.url import parse_url
+from sluice.tidb.folded import folded
+from sluice.tidb.table_name import fits
 from sluice.tidb.time_zone import find_zone
 
 _SECRET = re.compile(r"password|secret|\.pem$|bearer\.token|oauthbearer\.config")
@@ -211,3 +217,30 @@ def _check_registry(kafka: Kafka) -> None:
             "[kafka] tidb-extension = false: a lossless delete in Avro is shown by it; set"
             " fidelity = 'as-ticdc'"
         )
+
+
+def check_left_out(routing: Routing, filters: Filter) -> None:
+    """Raise ValueError for a dispatch by a column that a rule leaves out of the same tables.
+
+    Globs are compared as texts, so a table that fits two of them unseen stops the pipeline at its
+    first row instead.
+    """
+    for rule in filters.columns:
+        for glob in rule.tables:
+            for key, dispatch in _dispatches_of(routing, folded(glob)):
+                for name in filter(rule.leaves_out_name, dispatch.columns):
+                    raise ValueError(
+                        f"[kafka] {key} names column {name}, which is to decide on partitions, and"
+                        f" {rule.text} leaves it out of {glob}"
+                    )
+
+
+def _dispatches_of(routing: Routing, glob: str) -> Iterator[tuple[str, Dispatch]]:
+    """Yield key and value of the dispatches that tables of a folded glob have."""
+    for own, dispatch in routing.dispatches:
+        covers = fits(glob, folded(own))
+        if covers or fits(folded(own), glob):
+            yield f'dispatches "{own}"', dispatch
+        if covers:
+            return
+    yield "dispatch", routing.dispatch

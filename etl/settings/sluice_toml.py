@@ -23,7 +23,7 @@ from sluice.etl.settings.database_connection import with_addresses
 from sluice.etl.settings.drainer_toml import DrainerSettingsError, read_drainer
 from sluice.etl.settings.errors import SettingsError
 from sluice.etl.settings.job_sections import Quality
-from sluice.etl.settings.kafka_checks import check_kafka
+from sluice.etl.settings.kafka_checks import check_kafka, check_left_out
 from sluice.etl.settings.pipeline_names import CONFIG_VARIABLE, FOLDER_VARIABLE, NAME, name_of
 from sluice.etl.settings.rules import RuleError, parse_filter, parse_routes
 from sluice.etl.settings.section_parser import parse_section
@@ -198,11 +198,6 @@ def _check_downstream(name: str, settings: Settings) -> None:
             if not settings.downstream.host:
                 raise SettingsError(f"{name}: [downstream] host is missing")
         case "file" | "kafka" as kind:
-            if settings.filters.columns:
-                raise SettingsError(
-                    f"{name}: {settings.filters.columns[0].text}: columns can be left out of"
-                    f" tables of MySQL, MariaDB and TiDB alone, and [downstream] type is {kind}"
-                )
             try:
                 _check_sink(kind, settings)
             except ValueError as error:
@@ -219,3 +214,5 @@ def _check_sink(kind: str, settings: Settings) -> None:
         settings.file.check()
         return
     check_kafka(settings.kafka)
+    if not settings.routes.rules:  # dispatches have the routed names
+        check_left_out(settings.kafka.routing, settings.filters)

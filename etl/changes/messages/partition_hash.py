@@ -62,9 +62,11 @@ def _columns(batch: RowBatch, dispatch: Dispatch) -> list[Column]:
     wanted = [name.lower() for name in dispatch.columns]
     missing = [name for name in wanted if name not in by_name]
     if missing:
+        hidden = {column.name.lower() for column in batch.table.columns if not column.public}
+        why = ": [[filter.columns]] leaves it out" if missing[0] in hidden else ""
         raise DispatchError(
             f"table {batch.table.full_name!r} has no column {missing[0]!r}, which is to decide on"
-            " partitions"
+            f" partitions{why}"
         )
     return [by_name[name] for name in dict.fromkeys(wanted)]
 

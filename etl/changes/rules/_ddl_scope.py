@@ -69,6 +69,7 @@ class _DdlScoper:
         self._before = {i: table for i, table in before.items() if i in self._after}
         self._warnings: list[str] = []
         self._merged: list[str] = []
+        self._left_out: set[str] = set()
 
     def result(self) -> ScopeResult:
         schema, name, query = self._ddl.schema_name, self._ddl.table_name, self._ddl.query
@@ -221,7 +222,13 @@ class _DdlScoper:
                 for side in (self._before, self._after):
                     table = side.get(table_id)
                     if table is not None:
-                        side[table_id] = self._filters.narrowed(table)
+                        side[table_id] = narrowed = self._filters.narrowed(table)
+                        shown = {column.id for column in narrowed.columns if column.public}
+                        self._left_out |= {
+                            column.name
+                            for column in table.columns
+                            if column.public and column.id not in shown
+                        }
         except ColumnRuleError as error:
             raise self._error(
                 str(error),
@@ -290,6 +297,7 @@ class _DdlScoper:
             ),
             before=before,
             merged=self._merged[0] if self._merged else "",
+            left_out=tuple(sorted(self._left_out)),
             only_if_empty=self._kind == Action.DROP_SCHEMA
             and (
                 not self._filters.wants_whole_schema(schema) or self._routes.concerns_schema(schema)

@@ -46,7 +46,11 @@ class ColumnRule:
 
     def leaves_out(self, column: Column) -> bool:
         """Return whether the rule leaves out a column of a table that it is about."""
-        name = folded(column.name)
+        return self.leaves_out_name(column.name)
+
+    def leaves_out_name(self, column: str) -> bool:
+        """Return whether the rule leaves out a column of this name."""
+        name = folded(column)
         if self.keep:
             return not any(name == folded(kept) for kept in self.keep)
         return any(name == folded(left) for left in self.leave_out)

@@ -336,6 +336,8 @@ class ScopedDdl(DdlJob, StepDetail):
     kept: tuple[SurvivingRows, ...] = ()
     has_companions: bool = False
     """DDL of the same commit_ts follows."""
+    left_out: tuple[str, ...] = ()
+    """Columns of its tables, before or after it, that rules leave out."""
 
     @classmethod
     def from_job(cls, job: DdlJob, **more: Any) -> Self:
@@ -355,6 +357,8 @@ class ScopedDdl(DdlJob, StepDetail):
             document["replaced_by"] = list(self.replaced_by)
         if self.has_companions:
             document["has_companions"] = True
+        if self.left_out:
+            document["left_out"] = list(self.left_out)
         if self.kept:
             document["kept"] = [rows.to_json() for rows in self.kept]
         return document
@@ -371,6 +375,7 @@ class ScopedDdl(DdlJob, StepDetail):
             replaced_by=None if statements is None else tuple(map(str, statements)),
             kept=tuple(SurvivingRows.from_json(rows) for rows in document.get("kept") or ()),
             has_companions=bool(document.get("has_companions")),
+            left_out=tuple(document.get("left_out") or ()),
         )
 
 

@@ -6,6 +6,7 @@ from sluice.etl.downstream.ddl._detect_executed import (
     first_not_replayable,
 )
 from sluice.etl.downstream.ddl._generate import column_type, create_table
+from sluice.etl.downstream.ddl._narrowed import narrowed_statements
 from sluice.etl.downstream.ddl._table_adjustments import (
     drop_uniqueness,
     hold_as_bytes,
@@ -24,5 +25,6 @@ __all__ = [
     "first_already_converted",
     "first_not_replayable",
     "hold_as_bytes",
+    "narrowed_statements",
     "repair_blank_ends",
 ]

@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from sluice.etl.changes.dialect import Dialect
 from sluice.etl.changes.formats.ddl_columns import pair_columns
 from sluice.etl.changes.formats.ddl_partitions import (
     partition_change,
@@ -45,11 +46,9 @@ from sluice.etl.downstream.ddl._limits import (
 )
 from sluice.etl.downstream.ddl._state import (
     ActualColumn,
+    ActualTable,
     IndexShape,
-    actual_columns,
-    actual_indexes,
-    actual_partitions,
-    has_foreign_key,
+    ServerTable,
 )
 from sluice.tidb.column_types import LONG
 from sluice.tidb.ddl_actions import Action
@@ -69,16 +68,20 @@ def alterations(
 
     [] if there is nothing to do. May be asked for again after a crash.
     """
-    return _Alteration(session, old, table, ddl).result()
+    return Alteration(ServerTable(session, table), session.dialect, old, table, ddl).result()
 
 
-class _Alteration:
-    def __init__(self, session: MySQLSession, old: Table, table: Table, ddl: DdlJob) -> None:
-        self._session = session
-        self._dialect = session.dialect
+class Alteration:
+    """Build the statements that make `old`, which is as `actual` has it, the table it is to be."""
+
+    def __init__(
+        self, actual: ActualTable, dialect: Dialect, old: Table, table: Table, ddl: DdlJob
+    ) -> None:
+        self._actual_table = actual
+        self._dialect = dialect
         self._ddl = ddl
-        self._actual = {folded(column.name): column for column in actual_columns(session, table)}
-        self._partition_names = actual_partitions(session, table)
+        self._actual = {folded(column.name): column for column in actual.columns()}
+        self._partition_names = actual.partitions()
         self._pairs = pair_columns(old, table, ddl)
         self._old = old
         bound = bound_columns(table)
@@ -88,6 +91,7 @@ class _Alteration:
         self._warnings: list[str] = []
 
     def result(self) -> tuple[list[str], list[str]]:
+        """Return (statements, warnings); no statement if there is nothing to do."""
         if not self._actual:
             return [], []
         clauses = [
@@ -251,20 +255,20 @@ class _Alteration:
         return found
 
     def _indexes(self) -> Iterator[str]:
-        actual = actual_indexes(self._session, self._table)
+        actual = self._actual_table.indexes()
         renamed = {folded(was.name): self._now(i).name for i, was in self._pairs.items()}
         now = {
-            _index_key(index): index for index in self._table.indexes if index.state == STATE_PUBLIC
+            index_key(index): index for index in self._table.indexes if index.state == STATE_PUBLIC
         }
         by_id = {index.id: index for index in now.values()}
         dropped: set[str] = set()
         for old in self._old.indexes:
-            name = _index_key(old)
+            name = index_key(old)
             new = by_id.get(old.id)
-            if new is not None and _index_shape(new) == _index_shape(old, renamed):
+            if new is not None and index_shape(new) == index_shape(old, renamed):
                 yield from self._surviving_index(old, new, there=name in actual)
             elif name in actual and (
-                _index_key(old) not in now or actual[name] != _index_shape(now[_index_key(old)])
+                index_key(old) not in now or actual[name] != index_shape(now[index_key(old)])
             ):
                 dropped.add(name)
                 yield (
@@ -272,16 +276,16 @@ class _Alteration:
                     if name == "primary"
                     else f"DROP INDEX {quote_name(old.name)}"
                 )
-        known = {(old.id, _index_shape(old, renamed)) for old in self._old.indexes}
+        known = {(old.id, index_shape(old, renamed)) for old in self._old.indexes}
         room = MAX_INDEXES - len(actual) + len(dropped)
         for index in now.values():
-            if (index.id, _index_shape(index)) in known:
+            if (index.id, index_shape(index)) in known:
                 continue
             fit = fit_index(self._table, index, self._dialect)
             if (
                 fit is not None
-                and actual.get(_index_key(index)) == _index_shape(fit)
-                and _index_key(index) not in dropped
+                and actual.get(index_key(index)) == index_shape(fit)
+                and index_key(index) not in dropped
             ):
                 continue
             definitions, warnings = index_definition(self._table, index, self._dialect)
@@ -313,14 +317,14 @@ class _Alteration:
         kept = {key.get("id") for key in self._table.foreign_keys}
         for key in self._old.foreign_keys:
             name = plain_name(key["fk_name"])
-            if key.get("id") not in kept and has_foreign_key(self._session, self._table, name):
+            if key.get("id") not in kept and self._actual_table.has_foreign_key(name):
                 yield f"DROP FOREIGN KEY {quote_name(name)}"
 
     def _foreign_keys(self) -> Iterator[str]:
         known = {key.get("id") for key in self._old.foreign_keys}
         for key in self._table.foreign_keys:
-            if key.get("id") not in known and not has_foreign_key(
-                self._session, self._table, plain_name(key["fk_name"])
+            if key.get("id") not in known and not self._actual_table.has_foreign_key(
+                plain_name(key["fk_name"])
             ):
                 yield f"ADD {foreign_key_definition(key)}"
 
@@ -353,11 +357,13 @@ def _split_clauses(clauses: list[str], *, together: bool) -> list[list[str]]:
     return [some for some in (columns, rest) if some]
 
 
-def _index_key(index: Index) -> str:
+def index_key(index: Index) -> str:
+    """Return the name by which servers list the index, in lower case."""
     return "primary" if index.primary else folded(index.name)
 
 
-def _index_shape(index: Index, renamed: Mapping[str, str] | None = None) -> IndexShape:
+def index_shape(index: Index, renamed: Mapping[str, str] | None = None) -> IndexShape:
+    """Return the shape of the index; `renamed`: new names of columns by their folded old ones."""
     names = renamed or {}
     columns = tuple(
         (folded(names.get(folded(name), name)), max(length, 0)) for name, _, length in index.columns

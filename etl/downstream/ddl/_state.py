@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Protocol
 
 from sluice.etl.changes import server_errors
 from sluice.etl.changes.dialect import Dialect
@@ -63,6 +64,42 @@ class ActualColumn:
 
 IndexShape = tuple[bool, tuple[tuple[str, int], ...]]
 """True if it is unique, and its (column in lower case, prefix length or 0)."""
+
+
+class ActualTable(Protocol):
+    """A table as it is before a statement."""
+
+    def columns(self) -> list[ActualColumn]:
+        """Return its columns, [] if there is no such table."""
+
+    def indexes(self) -> dict[str, IndexShape]:
+        """Return its indexes by their names in lower case."""
+
+    def partitions(self) -> list[str]:
+        """Return names of its partitions in lower case, in their order."""
+
+    def has_foreign_key(self, name: str) -> bool:
+        """Return whether it has a foreign key of this name."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerTable:
+    """A table as the downstream has it; each method asks the server."""
+
+    session: MySQLSession
+    table: Table
+
+    def columns(self) -> list[ActualColumn]:
+        return actual_columns(self.session, self.table)
+
+    def indexes(self) -> dict[str, IndexShape]:
+        return actual_indexes(self.session, self.table)
+
+    def partitions(self) -> list[str]:
+        return actual_partitions(self.session, self.table)
+
+    def has_foreign_key(self, name: str) -> bool:
+        return has_foreign_key(self.session, self.table, name)
 
 
 def affected_names(ddl: DdlJob) -> tuple[set[str], set[str]]:

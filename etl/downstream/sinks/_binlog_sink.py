@@ -10,6 +10,7 @@ from dataclasses import replace
 from sluice.etl.changes.rules import FOR_TIDB_ALONE, Filter, skip_reason
 from sluice.etl.changes.steps import CommitDetail, ScopedDdl, Step, TransactionDetail
 from sluice.etl.downstream import Checkpoint, SavepointFile
+from sluice.etl.downstream.ddl import narrowed_statements
 from sluice.etl.downstream.sinks.sink import (
     BeforeCommit,
     SinkResult,
@@ -23,13 +24,22 @@ _PASS_ALL = Filter()  # what filters leave out never becomes a step
 _TIDB_ONLY_ACTIONS = FOR_TIDB_ALONE.keys() - {Action.REPAIR_TABLE}
 
 
-def with_recorded_statement(ddl: ScopedDdl) -> ScopedDdl | None:
-    """Return a ddl step's detail with the statement to be written as its query; None for none."""
+def with_recorded_statement(ddl: ScopedDdl) -> tuple[ScopedDdl | None, list[str]]:
+    """Return a ddl step's detail with the statement to be written as its query, and warnings.
+
+    None if there is nothing to write. Raises DdlError, see `narrowed_statements`.
+    """
+    warnings: list[str] = []
     if ddl.replaced_by is not None:
         statements = [statement.rstrip().rstrip(";") for statement in ddl.replaced_by]
-        return replace(ddl, query="; ".join(statements)) if statements else None
-    plain = replace(ddl, type=0) if ddl.type in _TIDB_ONLY_ACTIONS else ddl
-    return ddl if skip_reason(plain, _PASS_ALL) is None else None
+    else:
+        plain = replace(ddl, type=0) if ddl.type in _TIDB_ONLY_ACTIONS else ddl
+        if skip_reason(plain, _PASS_ALL) is not None:
+            return None, []
+        if not ddl.left_out:
+            return ddl, []
+        statements, warnings = narrowed_statements(ddl)
+    return (replace(ddl, query="; ".join(statements)) if statements else None), warnings
 
 
 class BinlogSink(ABC):
@@ -49,7 +59,8 @@ class BinlogSink(ABC):
                     written.rows += step.rows
                     written.send_s += time.perf_counter() - started
                 case ScopedDdl() as scoped:
-                    ddl = with_recorded_statement(scoped)
+                    ddl, warnings = with_recorded_statement(scoped)
+                    written.warn(warnings)
                     if ddl is not None:
                         self._write_ddl(ddl)
                         written.ddls += 1

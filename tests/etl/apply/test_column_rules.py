@@ -18,23 +18,13 @@ from sluice.etl.changes.rules import Route, Routes
 from sluice.etl.settings import Relay, Settings, SettingsError, Upstream, parse_settings
 from sluice.etl.settings.rules import RuleError, parse_filter
 from sluice.etl.settings.sections import Apply
-from sluice.relay import DELETE, INSERT, UPDATE
 from sluice.tidb.ddl_actions import Action
-from sluice.tidb.rows import encode_delete, encode_insert, encode_update
-from sluice.tidb.schema import Column, Index, Table
+from sluice.tidb.schema import Index, Table
+from tests.etl.apply.drawn_table import KINDS, DrawnTable, spec_kind
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.preparing import local_preparer
 from tests.etl.story import Row, Story, column, table
 
-SPECS = ("a varchar(9)", "b int", "c decimal(10,2)", "d enum('x','y')", "e bigint")
-VALUES: dict[str, list[Any]] = {
-    "varchar": [None, "", "eu", "EU "],
-    "int": [None, 0, -7, 2**31 - 1],
-    "bigint": [None, 1, -(2**63)],
-    "decimal": [None, "0.50", "-10.00"],
-    "enum": [None, "x", "y"],
-}
-KINDS = ("clustered", "text key", "heap", "keyless")
 CLUSTERED = table(11, "t", "id int", "a varchar(9)", "b int", primary="id")
 
 
@@ -60,99 +50,6 @@ def names(server: MariaDBServer, of: str = "t") -> list[str]:
     with server.connect() as connection, connection.cursor() as cursor:
         cursor.execute(f"SHOW COLUMNS FROM d.{of}")
         return [str(row[0]) for row in cursor.fetchall()]
-
-
-def made_of(kind: str, specs: list[str]) -> Table:
-    key = {"text key": "id varchar(9)"}.get(kind, "id int not null")
-    if kind in ("clustered", "text key"):
-        return table(11, "t", key, *specs, primary="id")
-    return table(11, "t", key, *specs, unique=("id",) if kind == "heap" else ())
-
-
-def spec_kind(one: Column) -> str:
-    return {"text": "varchar"}.get(one.kind, "bigint" if one.tp == 8 else one.kind)
-
-
-class DrawnTable:
-    """A table, its rows, and the statements about them, drawn by hypothesis."""
-
-    def __init__(self, story: Story, kind: str, data: st.DataObject) -> None:
-        self.story, self.kind, self.data = story, kind, data
-        specs = data.draw(st.lists(st.sampled_from(SPECS), min_size=1, unique=True))
-        self.table = made_of(kind, specs)
-        self.rows: dict[int, Row] = {}
-        self.last_id = len(self.table.columns)
-        story.create(self.table, "CREATE TABLE t (...)")
-
-    def row(self, number: int) -> Row:
-        found: Row = {"id": f"k{number}" if self.kind == "text key" else number}
-        found["_tidb_rowid"] = number
-        for one in self.table.columns[1:]:
-            found[one.name] = self.data.draw(st.sampled_from(VALUES[spec_kind(one)]))
-        return found
-
-    def transaction(self) -> None:
-        encoded = []
-        for _ in range(self.data.draw(st.integers(1, 5))):
-            number = self.data.draw(st.integers(1, 4))
-            kind = INSERT
-            if number in self.rows:
-                kind = self.data.draw(st.sampled_from([UPDATE, UPDATE, DELETE]))
-            new = self.row(number)
-            if kind == INSERT:
-                row = encode_insert(self.table, new)
-            elif kind == UPDATE:
-                row = encode_update(self.table, self.rows[number], new)
-            else:
-                row = encode_delete(self.table, self.rows.pop(number))
-            if kind != DELETE:
-                self.rows[number] = new
-            encoded.append((self.table, kind, row))
-        self.story.changes(*encoded)
-
-    def statement(self) -> None:
-        others = self.table.columns[1:]
-        what = self.data.draw(st.sampled_from(["add", "drop", "modify", "index"]))
-        if what == "add":
-            self.last_id += 1
-            spec = f"x{self.last_id} " + self.data.draw(st.sampled_from(["int", "varchar(9)"]))
-            place = self.data.draw(st.integers(1, len(self.table.columns)))
-            new = column(self.last_id, spec)
-            self.rows = {i: row | {new.name: None} for i, row in self.rows.items()}
-            columns = [*self.table.columns[:place], new, *self.table.columns[place:]]
-            self._alter(Action.ADD_COLUMN, columns)
-        elif what == "drop" and len(others) > 1:
-            gone = self.data.draw(st.sampled_from(others))
-            if any(gone.name in (n for n, _, _ in i.columns) for i in self.table.indexes):
-                return
-            self._alter(Action.DROP_COLUMN, [c for c in self.table.columns if c is not gone])
-        elif what == "modify" and (ints := [c for c in others if c.tp == 3]):
-            one = self.data.draw(st.sampled_from(ints))
-            wide = replace(column(one.id, f"{one.name} bigint"), offset=one.offset)
-            columns = [wide if c is one else c for c in self.table.columns]
-            self._alter(Action.MODIFY_COLUMN, columns)
-        elif what == "index":
-            one = self.data.draw(st.sampled_from([c for c in others if c.kind != "enum"] or others))
-            index = Index(
-                20 + len(self.table.indexes),
-                f"i{len(self.table.indexes)}",
-                ((one.name, one.offset, -1),),
-                unique=False,
-            )
-            self._put(Action.ADD_INDEX, replace(self.table, indexes=(*self.table.indexes, index)))
-
-    def _alter(self, kind: int, columns: list[Column]) -> None:
-        placed = tuple(replace(c, offset=n) for n, c in enumerate(columns))
-        offsets = {c.name: c.offset for c in placed}
-        indexes = tuple(
-            replace(i, columns=tuple((name, offsets[name], n) for name, _, n in i.columns))
-            for i in self.table.indexes
-        )
-        self._put(kind, replace(self.table, columns=placed, indexes=indexes))
-
-    def _put(self, kind: int, after: Table) -> None:
-        self.table = after
-        self.story.statement(kind, "ALTER TABLE t ...", after)
 
 
 def selected(server: MariaDBServer, upstream: DrawnTable, kept: list[str]) -> list[Any]:
@@ -342,14 +239,56 @@ def test_a_rule_that_cannot_be_understood_names_itself(rule: dict[str, Any], why
         parse_filter({"columns": [rule]})
 
 
-@pytest.mark.parametrize("kind", ["kafka", "file"])
-def test_settings_of_sinks_that_write_whole_rows_refuse_the_rule(tmp_path: Path, kind: str) -> None:
-    document = {
-        "upstream": {"pd-urls": "-"},
-        "relay": {"url": f"file://{tmp_path}/relay"},
-        "downstream": {"type": kind},
-        "file": {"dir": str(tmp_path)},
-        "filter": {"columns": [{"tables": ["d.t"], "leave-out": ["a"]}]},
-    }
-    with pytest.raises(SettingsError, match=rf"filter\.columns\]\] 1 .* type is {kind}"):
-        parse_settings(document)
+def settings_with(kind: str, kafka: dict[str, Any], **rule: Any) -> Settings:
+    return parse_settings(
+        {
+            "upstream": {"pd-urls": "-"},
+            "relay": {"url": "file:///relay"},
+            "downstream": {"type": kind},
+            "file": {"dir": "/binlogs"},
+            "kafka": {"brokers": "b:9092", "savepoint": "/s", "format": "simple", **kafka},
+            "filter": {"columns": [rule]},
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    ("kafka", "rule", "why"),
+    [
+        (
+            {"dispatch": "columns:id,Region"},
+            {"tables": ["shop.*"], "leave-out": ["region"]},
+            r"dispatch names column Region, .* 1 \(leave-out region\) leaves it out of shop",
+        ),
+        (
+            {"dispatches": {"shop.orders": "columns:region"}},
+            {"tables": ["Shop.*"], "keep": ["id"]},
+            r'dispatches "shop.orders" names column region.* 1 \(keep id\) leaves it out of Shop',
+        ),
+        (
+            {"dispatches": {"shop.*": "columns:region"}},
+            {"tables": ["shop.orders"], "leave-out": ["region"]},
+            r'dispatches "shop.\*" names column region',
+        ),
+    ],
+)
+def test_settings_refuse_a_dispatch_by_a_column_that_a_rule_leaves_out(
+    kafka: dict[str, Any], rule: dict[str, Any], why: str
+) -> None:
+    with pytest.raises(SettingsError, match=why):
+        settings_with("kafka", kafka, **rule)
+
+
+@pytest.mark.parametrize(
+    ("kind", "kafka"),
+    [
+        ("file", {"dispatch": "columns:region"}),
+        ("kafka", {"dispatch": "key"}),
+        ("kafka", {"dispatches": {"shop.orders": "key"}, "dispatch": "columns:region"}),
+        ("kafka", {"dispatches": {"crm.*": "columns:region"}}),
+    ],
+)
+def test_settings_take_a_rule_beside_dispatches_by_other_columns_or_tables(
+    kind: str, kafka: dict[str, Any]
+) -> None:
+    assert settings_with(kind, kafka, tables=["shop.orders"], **{"leave-out": ["region"]})
