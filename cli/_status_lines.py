@@ -7,12 +7,13 @@ from typing import Any
 
 from sluice.cli.jobs import job_lines
 from sluice.cli.overrides import lines as override_lines
+from sluice.etl.display_units import format_size
 from sluice.tidb import tso
 from sluice.tidb.table_name import first_of
 
 __all__ = ["AFTERWARDS", "capture_lines", "order_lines", "pipeline_lines"]
 
-_MAX_TABLES_SHOWN = 20
+_MAX_TABLES_SHOWN = _MAX_TOPICS_SHOWN = 20
 
 AFTERWARDS = {
     "archive": "unpause the DAG archive",
@@ -76,6 +77,7 @@ def pipeline_lines(status: dict[str, Any]) -> list[str]:
         waiting = status["landed_not_applied_ms"]
         behind = f", {waiting / 1000:,.1f} s of it landed and not applied" if waiting else ""
         lines.append(f"lag         {status['lag_ms'] / 1000:,.1f} s behind the clock{behind}")
+    lines += _topic_lines(status["topics"])
     if status["ddl_under_way"]:
         lines.append(f"DDL         the one at commit_ts {status['ddl_under_way']} was begun")
     if status["blocked"]:
@@ -94,6 +96,21 @@ def pipeline_lines(status: dict[str, Any]) -> list[str]:
             f" {pump['max_commit_ts']}"
         )
         lines += [f"            {line}" for line in capture_lines(pump.get("capture"))]
+    return lines
+
+
+def _topic_lines(topics: list[dict[str, Any]]) -> list[str]:
+    """Return what topics got, those with errors and the largest first."""
+    shown = sorted(topics, key=lambda topic: (-topic["errors"], -topic["bytes"]))
+    lines = []
+    for topic in shown[:_MAX_TOPICS_SHOWN]:
+        errors = f", {topic['errors']:,} errors of sending" if topic["errors"] else ""
+        lines.append(
+            f"topic       {topic['topic']}: {topic['messages']:,} messages,"
+            f" {format_size(topic['bytes'])}{errors}"
+        )
+    if len(shown) > _MAX_TOPICS_SHOWN:
+        lines.append(f"            and {len(shown) - _MAX_TOPICS_SHOWN} more topics")
     return lines
 
 

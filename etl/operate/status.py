@@ -13,9 +13,10 @@ from sluice.etl.cached_value import SourcePoller
 from sluice.etl.downstream import Checkpoint, CheckpointError, DownstreamError
 from sluice.etl.downstream.sinks import hold_checkpoint, read_checkpoint
 from sluice.etl.operate.node_http import captures
-from sluice.etl.settings import Downstream, Settings, Target, Upstream
+from sluice.etl.settings import Downstream, Kafka, Settings, Target, Upstream
 from sluice.relay import Failure, RelayLog
 from sluice.relay.jobs import Jobs
+from sluice.relay.measures import CounterStore
 from sluice.relay.verification_log import Verifications
 from sluice.tidb import PDClient, PDError, tso
 
@@ -70,6 +71,7 @@ def status(settings: Settings) -> dict[str, Any]:
         ),
         "landed_not_applied_ms": waiting,
         "lag_ms": max(0, now_ms() - tso.physical_ms(at)) if at else None,
+        "topics": _topics(settings, relay),
         **orders(settings),
         "unequal": [
             {"table": table.name, "differences": table.differences, "problem": table.problem}
@@ -117,6 +119,23 @@ def _written_by(target: Target, relay: RelayLog, checkpoint: Checkpoint | None) 
     ):
         return None
     return f"pipeline {checkpoint.owner}" if checkpoint.owner else "a Drainer"
+
+
+def _topics(settings: Settings, relay: RelayLog) -> list[dict[str, Any]]:
+    """Return what each topic got so far, by name; [] of a downstream without topics.
+
+    Each is complete through the checkpoint, so `lag_ms` is the lag of all of them.
+    """
+    if not isinstance(settings.target, Kafka):
+        return []
+    found: dict[str, dict[str, Any]] = {}
+    for name, count in CounterStore(relay, settings.downstream_name).totals().apply.counts.items():
+        kind, _, rest = name.partition(".")
+        if kind == "topic":
+            what, _, topic = rest.partition(".")
+            nothing = {"topic": topic, "messages": 0, "bytes": 0, "errors": 0}
+            found.setdefault(topic, nothing)[what] = count
+    return [found[topic] for topic in sorted(found)]
 
 
 def orders(settings: Settings) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from sluice.etl.downstream.ownership import downstream_name
 from sluice.etl.downstream.sinks import ApplyError, _kafka_client, read_checkpoint
 from sluice.etl.downstream.sinks._topic_limits import TopicLimits
 from sluice.etl.downstream.sinks.kafka import KafkaSink, is_unused, sent_through
+from sluice.etl.operate import status
 from sluice.etl.settings import Kafka
 from sluice.relay import RelayLog
 from sluice.relay.measures import CounterStore
@@ -380,6 +381,11 @@ def test_messages_bytes_and_errors_are_counted_by_topic(
         size = sum(len(m.key() or b"") + len(m.value() or b"") for m in sent)
         assert counts[f"topic.bytes.{topic}"] == size, topic
     assert not any(name.startswith("topic.errors.") for name in counts)
+    shown = status(settings)
+    assert [each["topic"] for each in shown["topics"]] == sorted({name for name, _ in found})
+    for each in shown["topics"]:
+        assert each["messages"] == counts[f"topic.messages.{each['topic']}"]
+        assert (each["bytes"], each["errors"]) == (counts[f"topic.bytes.{each['topic']}"], 0)
 
 
 def test_an_error_is_counted_for_the_topic_that_it_is_about(
