@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from sluice.etl.changes.rules import Filter
 from sluice.etl.restore.errors import RestoreError
 from sluice.etl.restore.files_folder import missing_folders, read_manifest
 from sluice.etl.restore.lineage import RestoreGroup, TableLineage, unmatched
+from sluice.etl.restore.plan import whole_table_notes
 from sluice.etl.restore.request import FilesRequest
 from sluice.etl.restore.sources import LogExtent, RestoreSources
 from sluice.etl.settings import Settings
@@ -38,6 +40,7 @@ class FilesPlan(JsonDocument):
     problems: tuple[str, ...] = ()
     begun: bool = False
     folders: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
     def lines(self) -> list[str]:
         """Return the plan for people."""
@@ -55,6 +58,7 @@ class FilesPlan(JsonDocument):
             f"compute  from {self.rows:,} rows and {extent.changes:,} row changes of"
             f" {extent.windows:,} windows, {extent.log_bytes / 1e6:,.1f} MB"
             + (f"; {extent.unarchived:,} windows are archived first" if extent.unarchived else ""),
+            *(f"note     {one}" for one in self.notes),
             *(f"stops    {one}" for one in self.problems),
         ]
 
@@ -67,10 +71,12 @@ def plan_files(settings: Settings, request: FilesRequest) -> FilesPlan:
     request.check()
     request = with_landed_end(request, settings.open_relay())
     past = RestoreSources.open(settings, request.until)
-    return past.plan_with_fallback(lambda one: _plan_from(one, request))
+    return past.plan_with_fallback(lambda one: _plan_from(one, request, settings.filters))
 
 
-def _plan_from(past: RestoreSources, request: FilesRequest) -> tuple[FilesPlan, bool]:
+def _plan_from(
+    past: RestoreSources, request: FilesRequest, filters: Filter
+) -> tuple[FilesPlan, bool]:
     """Return the plan, and whether the snapshot lacks something: an older one may not."""
     lineage = past.lineage()
     family = lineage.family(request.tables)
@@ -93,6 +99,7 @@ def _plan_from(past: RestoreSources, request: FilesRequest) -> tuple[FilesPlan, 
         (*problems, *hindered),
         begun,
         missing_folders(request.folder),
+        tuple(whole_table_notes(filters, family.asked)),
     )
     return plan, bool(problems)
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from sluice.etl.changes.rules import Filter
 from sluice.etl.copy.plan import CopyPlan
 from sluice.etl.restore.lineage import Name
 from sluice.relay.jobs import DONE
@@ -14,7 +15,13 @@ from sluice.tidb import tso
 from sluice.tidb.schema import Schema, Table
 from sluice.tidb.table_name import first_of
 
-__all__ = ["RestoreCost", "RestorePlan", "RestoreSummary", "RestoreVerification"]
+__all__ = [
+    "RestoreCost",
+    "RestorePlan",
+    "RestoreSummary",
+    "RestoreVerification",
+    "whole_table_notes",
+]
 
 _MAX_SHOWN = 20
 
@@ -105,6 +112,24 @@ class RestorePlan(JsonDocument):
             *(f"note     {one}" for one in self.notes),
             *(f"stops    {one}" for one in self.problems),
         ]
+
+
+def whole_table_notes(filters: Filter, tables: Iterable[Table]) -> list[str]:
+    """Return the tables of which the pipeline's rules leave rows or columns out downstream.
+
+    A restore doesn't: it brings them as the upstream had them.
+    """
+    found = []
+    for table in tables:
+        names = table.schema_name, table.name
+        rules = [rule.text for rule in filters.row_rules(*names)]
+        rules += [rule.text for rule in filters.column_rules(*names)]
+        if rules:
+            found.append(
+                f"{table.full_name}: restored with all rows and columns of the upstream, whatever"
+                f" {' and '.join(rules)} leaves out downstream"
+            )
+    return found
 
 
 def _duration(seconds: float) -> str:

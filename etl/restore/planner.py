@@ -19,7 +19,7 @@ from sluice.etl.restore.lineage import (
     missing_references,
     unmatched,
 )
-from sluice.etl.restore.plan import RestoreCost, RestorePlan
+from sluice.etl.restore.plan import RestoreCost, RestorePlan, whole_table_notes
 from sluice.etl.restore.request import RestoreRequest
 from sluice.etl.restore.sources import RestoreSources
 from sluice.etl.restore.target_inspection import TargetState, inspect_target
@@ -76,6 +76,7 @@ class _RestorePlanner:
             )
         lineage = past.lineage()
         family = lineage.family(request.tables)
+        self._notes += whole_table_notes(self._settings.filters, family.asked)
         self._without_rows = emptied_tables(
             family, overridden_commits(self._settings, past.since, request.until)
         )
@@ -228,7 +229,7 @@ class _RestorePlanner:
             folded(pipeline.routes.target_schema(schema))
             for schema in self._schemas
             if pipeline.filters.wants_schema(schema)
-        }
+        } | {folded(rule.target_schema) for rule in pipeline.routes.rules}
         if shared := sorted(targets & written):
             self._problems.append(
                 f"the pipeline replicates to the databases {abbreviate(shared)} of this server:"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -14,15 +15,18 @@ from sluice.etl.apply import Prepare, run_apply
 from sluice.etl.downstream.sinks import read_checkpoint
 from sluice.etl.history.as_of.api import PlanExecutor
 from sluice.etl.restore import (
+    FilesRequest,
     RestoreError,
     RestoreMismatchError,
     RestoreRequest,
     cancel_restore,
     create_or_resume,
+    plan_files,
     plan_restore,
     run_restore,
 )
 from sluice.etl.settings import Downstream, File, Settings
+from sluice.etl.settings.rules import parse_filter, parse_routes
 from sluice.etl.tasks.form_fields import restore_request
 from sluice.relay import RelayCorruptError, RelayLog
 from sluice.relay.archive import Archive, Pins
@@ -126,6 +130,39 @@ def test_beside_the_running_pipeline_its_tables_and_its_checkpoint_are_left_alon
     assert Pins(Archive.open(settings.archive_url).storage).all() == {}
 
 
+def test_tables_are_restored_whole_whatever_rules_leave_of_them_downstream(
+    mariadb: MariaDBServer, shop: str, tmp_path: Path
+) -> None:
+    rules = {
+        "columns": [{"tables": ["bank.ledger"], "leave-out": ["memo"]}],
+        "rows": [{"tables": ["bank.cart"], "where": "uid < 100"}],
+    }
+    settings = replace(settings_of(mariadb, shop), filters=parse_filter(rules)[0])
+    run_apply(settings, until_ts=MID, run_seconds=240, prepare=local_preparer(settings))
+    narrow = [execute(mariadb, f"SELECT * FROM bank.{name}") for name in ("ledger", "cart")]
+    request = RestoreRequest(MID)
+    notes = plan_restore(settings, request).lines()
+    files = plan_files(settings, FilesRequest(MID, (), tmp_path / "files")).lines()
+    for rule in ("bank.ledger: .*filter.columns.. 1 (leave-out memo)", "bank.cart: .*uid < 100"):
+        found = re.compile(r"note +" + rule.replace("(", r"\(").replace(")", r"\)"))
+        assert any(found.match(line) for line in notes) and any(map(found.match, files))
+    restore(settings, request)
+    assert differences(SHOP, LABEL, mariadb, INTO) == []
+    assert narrow == [execute(mariadb, f"SELECT * FROM bank.{n}") for n in ("ledger", "cart")]
+    ends = RelayLog.open(shop).last()
+    assert ends is not None
+    run_apply(settings, until_ts=ends.hi, run_seconds=240, prepare=local_preparer(settings))
+    restore(settings, RestoreRequest(ends.hi, into="{schema}_end"))
+    for name, columns, where in (
+        ("ledger", ["id", "src", "dst", "amt", "at"], "TRUE"),
+        ("cart", ["*"], "uid < 100"),
+    ):
+        wanted = f"SELECT {', '.join(columns)} FROM bank_end.{name} WHERE {where}"
+        assert sorted(execute(mariadb, wanted), key=repr) == sorted(
+            execute(mariadb, f"SELECT * FROM bank.{name}"), key=repr
+        )
+
+
 def test_only_the_tables_that_are_asked_for_are_restored(mariadb: MariaDBServer, shop: str) -> None:
     settings = settings_of(mariadb, shop)
     request = RestoreRequest(MID, ("bank.c*", "bank.account"))
@@ -202,6 +239,12 @@ def test_where_the_pipeline_writes_nothing_is_restored_to(
         RestoreError, match="the pipeline replicates to the databases bank of this server"
     ):
         restore(settings_of(mariadb, shop), RestoreRequest(MID, into="{schema}", target=target))
+    routes = parse_routes(
+        [{"schema-pattern": "bank", "table-pattern": "cart", "target-schema": "bank_eu"}]
+    )
+    request = RestoreRequest(MID, ("bank.account",), into="{schema}_eu")
+    problems = plan_restore(replace(settings_of(mariadb, shop), routes=routes), request).problems
+    assert any("replicates to the databases bank_eu of this server" in one for one in problems)
 
 
 def test_another_server_gets_the_names_of_the_upstream_whatever_the_pipeline_writes_to(
