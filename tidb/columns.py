@@ -60,7 +60,8 @@ class Column:
 
     `flen` and `decimal` are -1 when TiDB left them open; `decimal` is the number of fraction digits
     of times. `origin_default` is the value of rows written before the column existed (bytes for
-    BIT).
+    BIT). `upstream_name` is set in tables as rules shape them, for a column that has another name
+    downstream, or none there (then it isn't public).
     """
 
     id: int
@@ -83,6 +84,7 @@ class Column:
     comment: str = ""
     version: int = 0
     changing: bool = False
+    upstream_name: str = ""
 
     @classmethod
     def from_tidb(cls, info: Mapping[str, Any]) -> "Column":
@@ -128,6 +130,11 @@ class Column:
         """
         kind = column_types.KINDS.get(self.tp, "")
         return "binary" if kind == "text" and self.charset == "binary" else kind
+
+    @property
+    def source_name(self) -> str:
+        """Return the name that the upstream has for it, whatever rules make of that."""
+        return self.upstream_name or self.name
 
     @property
     def unsigned(self) -> bool:

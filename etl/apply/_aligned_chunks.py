@@ -16,7 +16,7 @@ import google_crc32c
 from sluice.errors import Signal
 from sluice.etl.changes.formats.layout import LoadLayout
 from sluice.etl.changes.recorded_schema import RecordedSchema
-from sluice.etl.changes.rules import ReplicationRules, RouteError
+from sluice.etl.changes.rules import ColumnRuleError, ReplicationRules, RouteError
 from sluice.etl.downstream import ChunkResult
 from sluice.etl.downstream.sinks import AcceptsChunks, AlignedChunkRows, ChunkLoad
 from sluice.etl.downstream.sinks.sink import BeforeCommit
@@ -152,7 +152,7 @@ class AlignedChunkApplier:
             return sink.decline(aligned_chunk, why, is_passing=True)
         try:
             routed = self._routed(table)
-            loads = list(self._loads(ready))
+            loads = list(self._loads(ready, routed))
         except (_ChunkDeclined, RelayCorruptError) as error:
             return sink.decline(
                 aligned_chunk, str(error), is_passing=isinstance(error, RelayCorruptError)
@@ -168,7 +168,7 @@ class AlignedChunkApplier:
         columns = (
             loads[0].layout.columns
             if loads
-            else tuple(column.name for column in table.writable_columns)
+            else tuple(column.name for column in routed.writable_columns)
         )
         hexed = frozenset(name for load in loads for name in load.layout.hex)
         return sink.write_chunk(
@@ -199,7 +199,7 @@ class AlignedChunkApplier:
         return ""
 
     def _routed(self, table: Table) -> Table:
-        """Return the table under its downstream name.
+        """Return the table under its downstream name, without columns that rules leave out.
 
         Raises _ChunkDeclined if it isn't a replica.
         """
@@ -211,26 +211,32 @@ class AlignedChunkApplier:
                 f"{table.full_name} isn't downstream as it is upstream: [filter] excludes some"
                 " changes"
             )
-        if columns := filters.column_rules(schema, name):
-            raise _ChunkDeclined(f"{columns[0].text} leaves columns of {table.full_name} out")
         try:
+            narrowed = filters.narrowed(table)
             target = self._rules.routes.target(schema, name)
-        except RouteError as error:
+        except (ColumnRuleError, RouteError) as error:
             raise _ChunkDeclined(str(error)) from None
         if target.is_merged:
             goal = full_name(target.schema, target.table)
             raise _ChunkDeclined(f"{table.full_name} is merged with other tables in {goal}")
         return (
-            table
+            narrowed
             if target.route is None
-            else replace(table, schema_name=target.schema, name=target.table)
+            else replace(narrowed, schema_name=target.schema, name=target.table)
         )
 
-    def _loads(self, ready: ChunkReady) -> Iterator[ChunkLoad]:
+    def _loads(self, ready: ChunkReady, table: Table) -> Iterator[ChunkLoad]:
+        """Yield the rows' texts. Raises _ChunkDeclined if they have other columns than `table`."""
+        known = {column.name for column in table.stored_columns}
+        wanted = {column.name for column in table.writable_columns}
         for load in ready.loads:
-            yield ChunkLoad(
-                LoadLayout.from_json(load.layout), self._read(load), load.rows, load.warnings
-            )
+            layout = LoadLayout.from_json(load.layout)
+            if odd := sorted({*layout.columns} - known | wanted - {*layout.columns}):
+                raise _ChunkDeclined(
+                    f"{table.full_name}: the rules of the job leave other columns out than those of"
+                    f" the process that applies ({', '.join(odd)}): [filter] has changed in between"
+                )
+            yield ChunkLoad(layout, self._read(load), load.rows, load.warnings)
 
     def _read(self, load: LoadFile) -> bytes:
         """Return a file's content. Raises RelayCorruptError."""

@@ -229,7 +229,12 @@ def _open(url: str) -> Any:
 
 
 def _names(table: Table) -> list[str]:
-    return [column.name for column in table.writable_columns]
+    """Return the columns that a dump has, those among them that rules leave out downstream."""
+    return [
+        column.source_name
+        for column in table.columns
+        if (column.public or column.upstream_name) and not column.generated
+    ]
 
 
 def _batch(
@@ -243,7 +248,7 @@ def _batch(
     file, offset = where
     at = {folded(name): number for number, name in enumerate(names)}
     columns = table.writable_columns
-    if len(at) != len(columns) or any(folded(column.name) not in at for column in columns):
+    if len(at) != len(names) or at.keys() != set(map(folded, _names(table))):
         raise DumpError(
             file,
             offset,
@@ -252,7 +257,7 @@ def _batch(
         )
     arrays = []
     for column in columns:
-        index = at[folded(column.name)]
+        index = at[folded(column.source_name)]
         try:
             arrays.append(column_array(column, fields, index, spelling))
         except ValueRefused as error:

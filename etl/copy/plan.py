@@ -233,10 +233,10 @@ class _CopyPlanner:
 
     def _note_columns(self, table: Table, *, is_merged: bool) -> None:
         rule = self._filters.column_rules(table.schema_name, table.name)[0]
-        if is_merged or self._source.spec()["kind"] != "tidb-sql":
-            what = "is merged with others" if is_merged else "is copied from whole rows of a dump"
+        if is_merged:
             self._problems.append(
-                f"{table.full_name}: {rule.text} leaves columns out, and the table {what}"
+                f"{table.full_name}: {rule.text} leaves columns out, and the table is merged with"
+                " others"
             )
         self._notes.append(f"{table.full_name}: without the columns that {rule.text} leaves out")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
@@ -13,7 +14,7 @@ from sluice.etl.copy.source import SourceChunk, TableEstimate
 from sluice.relay.archive import ArchiveSnapshot, SnapshotFile, SnapshotStore, SnapshotTable
 from sluice.relay.errors import RelayError
 from sluice.relay.storage import open_storage
-from sluice.tidb.schema import Schema, Table
+from sluice.tidb.schema import STATE_PUBLIC, Column, Schema, Table
 
 if TYPE_CHECKING:
     from sluice.etl.copy.definitions import SourceSchema
@@ -121,10 +122,15 @@ class SnapshotSource:
 
     def brings(self, table: Table) -> frozenset[str]:
         held = self._table(table)
-        return frozenset(c.name for c in table.stored_columns if c.generated and held.holds(c.name))
+        stored = (column for column in table.stored_columns if column.generated)
+        return frozenset(column.name for column in stored if held.holds(column.source_name))
 
     def read(self, chunk: SourceChunk, table: Table) -> Iterator[pa.RecordBatch]:
-        return read_file(self._storage, SnapshotFile.from_json(chunk.place), table)
+        whole = replace(table, columns=tuple(map(_as_upstream, table.columns)))
+        columns = {column.source_name: column.name for column in table.stored_columns}
+        for batch in read_file(self._storage, SnapshotFile.from_json(chunk.place), whole):
+            names = [name for name in batch.schema.names if name in columns]
+            yield batch.select(names).rename_columns([columns[name] for name in names])
 
     def _table(self, table: Table) -> SnapshotTable:
         try:
@@ -134,6 +140,13 @@ class SnapshotSource:
         if found is None:
             raise CopyError(f"{self.describe()} has no table {table.full_name}")
         return found
+
+
+def _as_upstream(column: Column) -> Column:
+    """Return a column as it was before rules shaped it."""
+    if not column.upstream_name:
+        return column
+    return replace(column, name=column.upstream_name, state=STATE_PUBLIC, upstream_name="")
 
 
 def _columns(table: Table) -> str:

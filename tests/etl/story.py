@@ -310,6 +310,16 @@ class Story:
         ]
         self._window(rows, {of.id: self._tables.get(of.id, of) for of, _, _ in changes}, [])
 
+    @property
+    def now(self) -> int:
+        """The end of the last window (TSO)."""
+        return self._ts
+
+    def idle(self, through: int) -> None:
+        """A window without changes; what comes later is behind it."""
+        self._ts = through
+        self._window([], {}, [])
+
     def apply(self) -> ApplySummary:
         """Bring the downstream up to date."""
         settings = Settings(Upstream("unused"), Relay(self._url), self.server.downstream)

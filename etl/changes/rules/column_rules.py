@@ -46,7 +46,7 @@ class ColumnRule:
 
     def leaves_out(self, column: Column) -> bool:
         """Return whether the rule leaves out a column of a table that it is about."""
-        return self.leaves_out_name(column.name)
+        return self.leaves_out_name(column.source_name)
 
     def leaves_out_name(self, column: str) -> bool:
         """Return whether the rule leaves out a column of this name."""
@@ -82,7 +82,9 @@ def without_columns(rules: tuple[ColumnRule, ...], table: Table) -> Table:
             " needs"
         )
     columns = tuple(
-        replace(column, state=STATE_WRITE_ONLY) if column.name in left_out else column
+        replace(column, state=STATE_WRITE_ONLY, upstream_name=column.name)
+        if column.name in left_out
+        else column
         for column in table.columns
     )
     if not any(column.public and not column.hidden for column in columns):

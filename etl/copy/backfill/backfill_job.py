@@ -302,7 +302,13 @@ class BackfillJob:
             conditions.append(selection.sql())
         most = _MAX_CHUNK_BYTES if range_key(table) and not hand.chunk.condition else 0
         found = self._endpoints.read(
-            ReadRequest(made.at_ts, table, " AND ".join(conditions), path, most)
+            ReadRequest(
+                made.at_ts,
+                self._endpoints.filters.narrowed(table),
+                " AND ".join(conditions),
+                path,
+                most,
+            )
         )
         if not found.complete:
             self._scheduler.give_up(made, f"it has more than {most} bytes")

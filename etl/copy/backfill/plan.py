@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from sluice.errors import SluiceError
-from sluice.etl.changes.rules import Filter, RouteError, Routes, RowRuleError
+from sluice.etl.changes.rules import ColumnRuleError, Filter, RouteError, Routes, RowRuleError
 from sluice.etl.changes.write_plans.identity import lookup_key_columns
 from sluice.etl.copy import CopyError
 from sluice.etl.copy.backfill.request import BackfillRequest
@@ -191,7 +191,7 @@ class _BackfillPlanner:
     def _planned(self, table: Table, size: TableSize) -> BackfillTablePlan | None:
         try:
             return self._checked(table, size)
-        except (BackfillError, CopyError, RouteError, RowRuleError) as error:
+        except (BackfillError, ColumnRuleError, CopyError, RouteError, RowRuleError) as error:
             if isinstance(error, SluiceError) and error.transient:
                 raise
             self._problems.append(
@@ -213,11 +213,11 @@ class _BackfillPlanner:
                 f"{table.full_name} is replicated in part, by event filters: downstream it"
                 " isn't meant to be what it is upstream"
             )
-        if columns := self._filters.column_rules(table.schema_name, table.name):
-            raise BackfillError(
-                f"{table.full_name}: {columns[0].text} leaves columns out, and a backfill copies"
-                " whole rows",
-                hint="remove the downstream's table and make a new replica: `sluice bootstrap`",
+        narrowed = self._filters.narrowed(table)
+        if narrowed is not table:
+            rule = self._filters.column_rules(table.schema_name, table.name)[0]
+            self._notes.append(
+                f"{table.full_name}: without the columns that {rule.text} leaves out"
             )
         selection = self._filters.row_selection(table)
         if selection is not None:
@@ -232,7 +232,7 @@ class _BackfillPlanner:
             self._check_keyless(table, size)
         goal = full_name(target.schema, target.table)
         held = self._held.get(folded(goal))
-        self._check_columns(table, held, goal)
+        self._check_columns(narrowed, held, goal)
         only = request.only.get(table.full_name, ()) if key else ()
         return BackfillTablePlan(
             table.id,

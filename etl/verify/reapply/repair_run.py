@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from sluice.etl.apply import Prepare, SparkPreparer
 from sluice.etl.changes.planning import BatchPayload, PrepareOptions
-from sluice.etl.changes.rules import RouteError
+from sluice.etl.changes.rules import ColumnRuleError, RouteError
 from sluice.etl.changes.write_plans.identity import lookup_key_columns
 from sluice.etl.copy.backfill import BackfillDownstream, remove_orphans
 from sluice.etl.downstream.ownership import downstream_name
@@ -108,11 +108,10 @@ def _why_not_repairable(settings: Settings, table: Table) -> str:
         return f"{name} isn't downstream as it is upstream: [filter] leaves some changes out"
     if rules := filters.row_rules(table.schema_name, table.name):
         return f"{name}: {rules[0].text} selects its rows, which a repair doesn't know; {again}"
-    if columns := filters.column_rules(table.schema_name, table.name):
-        return f"{name}: {columns[0].text} leaves out columns, which a repair doesn't know"
     try:
+        filters.narrowed(table)
         target = settings.routes.target(table.schema_name, table.name)
-    except RouteError as error:
+    except (ColumnRuleError, RouteError) as error:
         return str(error)
     return (
         f"{name} is merged with other tables in {full_name(target.schema, target.table)}"
@@ -152,7 +151,11 @@ def run_repair(settings: Settings, job: Job, run: JobRun, prepare: Prepare | Non
         stack.callback(downstream.close)
         remove_orphans(relay, downstream)
         repair = RowRepair(
-            request, touched, RepairEndpoints(relay, downstream, pd.tso), job.id, run
+            request,
+            touched,
+            RepairEndpoints(relay, downstream, pd.tso, settings.filters),
+            job.id,
+            run,
         )
         state = _run_repair_job(repair, run)
         counts = {name: dict(count) for name, count in repair.counts.items()}

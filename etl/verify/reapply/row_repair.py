@@ -20,6 +20,7 @@ from typing import Any
 import pyarrow as pa
 
 from sluice.errors import SluiceError
+from sluice.etl.changes.rules import Filter
 from sluice.etl.copy.backfill import AlignedChunkScheduler, BackfillDownstream
 from sluice.etl.downstream import ChunkResult
 from sluice.etl.verify.errors import ReplayRangeError
@@ -46,11 +47,12 @@ def _chunk_count(rows: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class RepairEndpoints:
-    """The clients of a repair. `now`: fresh timestamps of PD."""
+    """The clients of a repair. `now`: fresh timestamps of PD; `filters`: the pipeline's."""
 
     relay: RelayLog
     downstream: BackfillDownstream
     now: Callable[[], int]
+    filters: Filter
 
 
 class RowRepair:
@@ -70,6 +72,7 @@ class RowRepair:
         self._request = request
         self._changed_keys = touched
         self._relay = places.relay
+        self._filters = places.filters
         self._job = job
         self._run = run
         self._scheduler = AlignedChunkScheduler(
@@ -148,9 +151,9 @@ class RowRepair:
             self._wait_until_landed(made.at_ts)
             self._changed_keys.advance(made.at_ts)
             rows = self._changed_keys.current(table.id, keys)
-            loads = write_loads(
-                self._relay.storage, table, rows, f"jobs/{self._job}/rows/{made.at_ts}"
-            )
+            narrowed = self._filters.narrowed(table)
+            path = f"jobs/{self._job}/rows/{made.at_ts}"
+            loads = write_loads(self._relay.storage, narrowed, rows, path)
             ready = ChunkReady(self._changed_keys.tables[table.id].to_json(), made.at_ts, loads)
             outcome = self._scheduler.settle(made, ready)
         except BaseException:

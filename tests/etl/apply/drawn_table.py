@@ -38,13 +38,20 @@ def spec_kind(one: Column) -> str:
 class DrawnTable:
     """A table, its rows, and the statements about them, drawn by hypothesis.
 
-    `lasting`: a column that no statement drops.
+    `lasting`: a column that no statement drops. With `renames` columns get other names upstream.
     """
 
     def __init__(
-        self, story: Story, kind: str, data: st.DataObject, lasting: str | None = None
+        self,
+        story: Story,
+        kind: str,
+        data: st.DataObject,
+        lasting: str | None = None,
+        *,
+        renames: bool = False,
     ) -> None:
         self.story, self.kind, self.data = story, kind, data
+        self._what = ["add", "drop", "modify", "index", *(["rename"] if renames else [])]
         specs = data.draw(st.lists(st.sampled_from(SPECS), min_size=1, unique=True))
         self.table = made_of(kind, specs if lasting is None else [*specs, lasting])
         self._lasting = lasting.partition(" ")[0] if lasting else None
@@ -78,9 +85,16 @@ class DrawnTable:
             encoded.append((self.table, kind, row))
         self.story.changes(*encoded)
 
+    def step(self) -> None:
+        """A transaction, or a DDL one time of three."""
+        if self.data.draw(st.integers(0, 2)) == 0:
+            self.statement()
+        else:
+            self.transaction()
+
     def statement(self) -> None:
         others = self.table.columns[1:]
-        what = self.data.draw(st.sampled_from(["add", "drop", "modify", "index"]))
+        what = self.data.draw(st.sampled_from(self._what))
         if what == "add":
             self.last_id += 1
             spec = f"x{self.last_id} " + self.data.draw(st.sampled_from(["int", "varchar(9)"]))
@@ -101,6 +115,16 @@ class DrawnTable:
             wide = replace(column(one.id, f"{one.name} bigint"), offset=one.offset)
             columns = [wide if c is one else c for c in self.table.columns]
             self._alter(Action.MODIFY_COLUMN, columns)
+        elif what == "rename" and others:
+            was = self.data.draw(st.sampled_from(others))
+            self.last_id += 1
+            new_name = f"y{self.last_id}"
+            self.rows = {
+                i: {new_name if n == was.name else n: v for n, v in row.items()}
+                for i, row in self.rows.items()
+            }
+            columns = [replace(c, name=new_name) if c is was else c for c in self.table.columns]
+            self._alter(Action.MODIFY_COLUMN, columns)
         elif what == "index":
             one = self.data.draw(st.sampled_from([c for c in others if c.kind != "enum"] or others))
             index = Index(
@@ -113,9 +137,12 @@ class DrawnTable:
 
     def _alter(self, kind: int, columns: list[Column]) -> None:
         placed = tuple(replace(c, offset=n) for n, c in enumerate(columns))
-        offsets = {c.name: c.offset for c in placed}
+        by_id = {c.id: c for c in placed}
+        now = {c.name: by_id[c.id] for c in self.table.columns if c.id in by_id}
         indexes = tuple(
-            replace(i, columns=tuple((name, offsets[name], n) for name, _, n in i.columns))
+            replace(
+                i, columns=tuple((now[name].name, now[name].offset, n) for name, _, n in i.columns)
+            )
             for i in self.table.indexes
         )
         self._put(kind, replace(self.table, columns=placed, indexes=indexes))

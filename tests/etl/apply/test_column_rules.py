@@ -7,102 +7,55 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given
+from hypothesis import HealthCheck, Phase, given
 from hypothesis import settings as tried
 from hypothesis import strategies as st
 
 from sluice.errors import SluiceError
-from sluice.etl.apply import run_apply
-from sluice.etl.changes.formats.sql_text import literal
 from sluice.etl.changes.rules import Route, Routes
-from sluice.etl.settings import Relay, Settings, SettingsError, Upstream, parse_settings
+from sluice.etl.settings import Settings, SettingsError, parse_settings
 from sluice.etl.settings.rules import RuleError, parse_filter
-from sluice.etl.settings.sections import Apply
 from sluice.tidb.ddl_actions import Action
 from sluice.tidb.schema import Index, Table
-from tests.etl.apply.drawn_table import KINDS, DrawnTable, spec_kind
+from tests.etl.apply.drawn_table import KINDS, DrawnTable
+from tests.etl.apply.ruled_columns import apply, drawn_rule, names, selected, settings_of
 from tests.etl.mariadb_fixture import MariaDBServer
-from tests.etl.preparing import local_preparer
 from tests.etl.story import Row, Story, column, table
 
 CLUSTERED = table(11, "t", "id int", "a varchar(9)", "b int", primary="id")
 
 
-def settings_of(story: Story, *some: dict[str, Any], mode: str = "atomic", **more: Any) -> Settings:
-    given_rules = [{"tables": ["d.t*"], **rule} for rule in some]
-    return Settings(
-        Upstream("unused"),
-        Relay(story.url),
-        story.server.downstream,
-        apply=Apply(mode=mode),
-        filters=parse_filter({"columns": given_rules} | more.pop("filter", {}))[0],
-        **more,
-    )
-
-
-def apply(story: Story, settings: Settings) -> None:
-    last = settings.open_relay().last()
-    assert last is not None
-    run_apply(settings, until_ts=last.hi, run_seconds=240, prepare=local_preparer(settings))
-
-
-def names(server: MariaDBServer, of: str = "t") -> list[str]:
-    with server.connect() as connection, connection.cursor() as cursor:
-        cursor.execute(f"SHOW COLUMNS FROM d.{of}")
-        return [str(row[0]) for row in cursor.fetchall()]
-
-
-def selected(server: MariaDBServer, upstream: DrawnTable, kept: list[str]) -> list[Any]:
-    """Select the kept columns from a table with whole rows."""
-    sql = {"varchar": "varchar(9)", "decimal": "decimal(10,2)", "enum": "enum('x','y')"}
-    with server.connect() as connection, connection.cursor() as cursor:
-        cursor.execute("CREATE DATABASE IF NOT EXISTS model")
-        columns = upstream.table.columns
-        types = [sql.get(spec_kind(c), spec_kind(c)) for c in columns]
-        specs = ", ".join(f"{c.name} {kind}" for c, kind in zip(columns, types, strict=True))
-        cursor.execute(
-            f"CREATE OR REPLACE TABLE model.t ({specs}) CHARSET utf8mb4 COLLATE utf8mb4_bin"
-        )
-        for row in upstream.rows.values():
-            values = ", ".join(literal(row[c.name]) for c in columns)
-            cursor.execute(f"INSERT INTO model.t VALUES ({values})")
-        cursor.execute(f"SELECT {', '.join(kept)} FROM model.t")
-        return sorted(cursor.fetchall(), key=repr)
-
-
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("mode", ["atomic", "parallel"])
+@pytest.mark.parametrize("renames", [False])
 def test_random_histories_leave_the_columns_that_the_rule_leaves(
-    mariadb: MariaDBServer, tmp_path_factory: pytest.TempPathFactory, kind: str, mode: str
+    mariadb: MariaDBServer,
+    tmp_path_factory: pytest.TempPathFactory,
+    kind: str,
+    mode: str,
+    renames: bool,
 ) -> None:
     @tried(
         deadline=None,
         max_examples=8,
+        phases=[Phase.generate],
         suppress_health_check=list(HealthCheck),
     )
     @given(data=st.data())
     def check(data: st.DataObject) -> None:
         mariadb.empty()
         story = Story(mariadb, tmp_path_factory.mktemp("story"))
-        upstream = DrawnTable(story, kind, data)
-        all_names = [*"abcde", *(f"x{n}" for n in range(3, 12))]
-        some = data.draw(st.lists(st.sampled_from(all_names), min_size=1, unique=True))
-        if data.draw(st.booleans()):
-            rule, left_out = {"leave-out": [n.upper() for n in some]}, set(some)
-        else:
-            rule, left_out = {"keep": ["id", *some]}, set(all_names) - set(some)
-        settings = settings_of(story, rule, mode=mode)
+        rule = drawn_rule(data, renames=renames)
+        upstream = DrawnTable(story, kind, data, renames=not rule.left_out)
+        settings = settings_of(story, rule.raw, mode=mode)
         for _ in range(data.draw(st.integers(1, 6))):
-            if data.draw(st.integers(0, 2)) == 0:
-                upstream.statement()
-            else:
-                upstream.transaction()
+            upstream.step()
             if data.draw(st.integers(0, 3)) == 0:
                 apply(story, settings)
         apply(story, settings)
-        kept = [c.name for c in upstream.table.columns if c.name not in left_out]
-        assert names(mariadb) == kept
-        assert story.rows("t") == selected(mariadb, upstream, kept)
+        kept = rule.columns(upstream.table)
+        assert names(mariadb) == [*kept.values()]
+        assert story.rows("t") == selected(mariadb, upstream, [*kept])
 
     check()
 
