@@ -117,7 +117,8 @@ class TableLocations:
             folded(str(name))
             for (name,) in self._session.query(_COLUMNS, (goal.schema, goal.table))
         }
-        names = {column.id: column.name for column in table.columns if folded(column.name) in there}
+        columns = self._rules.filters.narrowed(table).columns
+        names = {column.id: column.name for column in columns if folded(column.name) in there}
         return TableLocation(f"{quote_name(goal.schema)}.{quote_name(goal.table)}", names)
 
 
@@ -199,11 +200,12 @@ class ExpectedRows:
         for table, place, wanted in alike.values():
             own = changes.take(pa.array(wanted)).combine_chunks()
             selection = self._rules.filters.row_selection(table)
+            narrowed = self._rules.filters.narrowed(table)
             if selection is not None:
-                own, places = selected_changes(selection, table, own)
+                own, places = selected_changes(selection, narrowed, own)
                 wanted = [wanted[place] for place in places.tolist()]
             raw = RawChanges.from_table(own)
-            left = _rows_left_by(self._rules.filters.narrowed(table), place, raw)
+            left = _rows_left_by(narrowed, place, raw)
             found += zip(wanted, raw.commit_ts.tolist(), left, strict=True)
         found.sort(key=lambda entry: entry[0])
         return [(commit_ts, one) for _, commit_ts, several in found for one in several]

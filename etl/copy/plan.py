@@ -232,13 +232,14 @@ class _CopyPlanner:
         )
 
     def _note_columns(self, table: Table, *, is_merged: bool) -> None:
-        rule = self._filters.column_rules(table.schema_name, table.name)[0]
+        rules = self._filters.column_rules(table.schema_name, table.name)
+        texts = " and ".join(rule.text for rule in rules)
         if is_merged:
             self._problems.append(
-                f"{table.full_name}: {rule.text} leaves columns out, and the table is merged with"
-                " others"
+                f"{table.full_name}: {texts} leaves out or renames columns, and the table is merged"
+                " with others"
             )
-        self._notes.append(f"{table.full_name}: without the columns that {rule.text} leaves out")
+        self._notes.append(f"{table.full_name}: its columns are copied as {texts} leaves them")
 
     def _note_selection(
         self, table: Table, selection: RowSelection, brought: Sequence[str]

@@ -6,7 +6,7 @@ import contextlib
 import os
 import ssl
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Self
 
 import pyarrow as pa
@@ -217,7 +217,8 @@ def read_rows(session: TidbSession, table: Table, condition: str) -> Iterator[pa
     holds more than a few megabytes of them. Raises CopyError.
     """
     columns = table.columns
-    for block in session.blocks(select_statement(columns, quote_table(table), condition)):
+    upstream = [replace(column, name=column.source_name) for column in columns]
+    for block in session.blocks(select_statement(upstream, quote_table(table), condition)):
         try:
             yield batch_of(columns, block)
         except ValueError as error:

@@ -93,7 +93,8 @@ def unused_rules(settings: Settings, tables: Sequence[Table]) -> Iterator[str]:
 def _unknown_columns(rule: ColumnRule, tables: Sequence[Table]) -> Iterator[str]:
     own = [table for table in tables if rule.matches(table.schema_name, table.name)]
     known = {folded(column.name) for table in own for column in table.columns if column.public}
-    for name in (*rule.leave_out, *rule.keep) if own else ():
+    renamed = (old for old, _ in rule.rename)
+    for name in (*rule.leave_out, *rule.keep, *renamed) if own else ():
         if folded(name) not in known:
             yield f"{rule.text} names {name}, a column that none of its tables has"
 
@@ -106,7 +107,7 @@ def _check_table(settings: Settings, table: Table, found: RuleCheck) -> None:
     try:
         target = settings.routes.target(*names)
         selection = filters.row_selection(table)
-        filters.narrowed(table)
+        shaped = filters.narrowed(table)
     except (ColumnRuleError, RouteError, RowRuleError) as error:
         found.problems.append(str(error))
         return
@@ -118,8 +119,10 @@ def _check_table(settings: Settings, table: Table, found: RuleCheck) -> None:
         found.lines.append(f"  an event filter leaves out: {kinds}")
     used = {} if selection is None else selection.columns
     left = left_out_columns(filters.column_rules(*names), table)
-    if left and target.is_merged:
-        found.problems.append(f"{table.full_name}: columns of a merged table can't be left out")
+    if shaped is not table and target.is_merged:
+        found.problems.append(
+            f"{table.full_name}: columns of a merged table can't be left out or renamed"
+        )
     for row_rule in () if selection is None else selection.rules:
         what = "rows" if row_rule.is_of_rows else "changes"
         found.lines.append(f"  {what} that {row_rule.text} selects")
@@ -127,16 +130,18 @@ def _check_table(settings: Settings, table: Table, found: RuleCheck) -> None:
         found.lines.append(f"  in SQL: {selection.sql()}")
         if not selection.is_of_rows:
             found.lines.append("  not compared, and not copied again: it depends on the past")
-    for column in table.columns:
+    for column, now in zip(table.columns, shaped.columns, strict=True):
         if column.public and not column.hidden:
             rule = left.get(column.name)
-            fate = _fate(column, used.get(column)) if rule is None else f"left out by {rule.text}"
+            fate = _fate(now, used.get(now)) if rule is None else f"left out by {rule.text}"
             found.lines.append(f"  {column.name}: {fate}")
 
 
 def _fate(column: Column, rule: str | None) -> str:
-    computed = "computed downstream" if column.virtual else "as upstream"
-    return f"{computed}, and {rule} looks at it" if rule else computed
+    fate = "computed downstream" if column.virtual else "as upstream"
+    if column.upstream_name:
+        fate += f", as {column.name}"
+    return f"{fate}, and {rule} looks at it" if rule else fate
 
 
 def _outcome(settings: Settings, table: Table, old: Row | None, new: Row | None) -> str:
@@ -147,7 +152,8 @@ def _outcome(settings: Settings, table: Table, old: Row | None, new: Row | None)
     if kind in settings.filters.ignored_row_kinds(table.schema_name, table.name):
         return f"{ROW_EVENTS[kind]}: nothing, an event filter leaves it out"
     selection = settings.filters.row_selection(table)
-    pair = ImagePair(1, _image(table, old), _image(table, new))
+    names = {column.id: column.name for column in settings.filters.narrowed(table).columns}
+    pair = ImagePair(1, _image(table, names, old), _image(table, names, new))
     was = old is not None and _is_kept(selection, kind, pair, "old")
     will_be = new is not None and _is_kept(selection, kind, pair, "new")
     became = {(True, True): "update", (True, False): "delete", (False, True): "insert"}
@@ -158,8 +164,11 @@ def _is_kept(selection: RowSelection | None, kind: int, pair: ImagePair, side: s
     return selection is None or bool(selection.kept(kind, pair, side)[0])
 
 
-def _image(table: Table, row: Row | None) -> dict[str, pa.Array] | None:
-    """Return a row as a condition takes it. Raises RequestError."""
+def _image(table: Table, names: Mapping[int, str], row: Row | None) -> dict[str, pa.Array] | None:
+    """Return a row as a condition takes it. Raises RequestError.
+
+    `names`: the columns' names downstream, by column id.
+    """
     if row is None:
         return None
     values = {folded(name): value for name, value in row.items()}
@@ -169,7 +178,7 @@ def _image(table: Table, row: Row | None) -> dict[str, pa.Array] | None:
             f"{table.full_name} stores no column {', '.join(unknown)}",
             hint="name columns of the table as it is upstream now",
         )
-    return {c.name: _array(table, c, values.get(folded(c.name))) for c in table.stored_columns}
+    return {names[c.id]: _array(table, c, values.get(folded(c.name))) for c in table.stored_columns}
 
 
 def _array(table: Table, column: Column, value: Any) -> pa.Array:

@@ -228,7 +228,7 @@ def check_left_out(routing: Routing, filters: Filter) -> None:
     for rule in filters.columns:
         for glob in rule.tables:
             for key, dispatch in _dispatches_of(routing, folded(glob)):
-                for name in filter(rule.leaves_out_name, dispatch.columns):
+                for name in filter(rule.leaves_out, dispatch.columns):
                     raise ValueError(
                         f"[kafka] {key} names column {name}, which is to decide on partitions, and"
                         f" {rule.text} leaves it out of {glob}"

@@ -22,7 +22,7 @@ from typing import Any
 
 from sluice.etl.settings.errors import SettingsError
 from sluice.etl.settings.sections import Settings
-from sluice.etl.settings.sluice_toml import parse_settings
+from sluice.etl.settings.sluice_toml import parse_settings, refuse_renames
 from sluice.tidb.folded import folded
 
 _OF_THE_PIPELINE = ("upstream", "relay", "spark", "window", "drainer-config")
@@ -51,7 +51,7 @@ def with_target(settings: Settings, document: Mapping[str, Any]) -> Settings:
     found = _parsed(document, "the other downstream")
     filters = found.filters if "filter" in document else settings.filters
     own_schemas = filters.own_schemas | {folded(found.downstream.checkpoint_schema)}
-    return replace(
+    made = replace(
         settings,
         downstream=found.downstream,
         file=found.file,
@@ -61,6 +61,8 @@ def with_target(settings: Settings, document: Mapping[str, Any]) -> Settings:
         ignored_ts=found.ignored_ts if "filter" in document else settings.ignored_ts,
         routes=found.routes if "route" in document else settings.routes,
     )
+    refuse_renames("the other downstream", made)
+    return made
 
 
 def _parsed(document: Mapping[str, Any], name: str) -> Settings:

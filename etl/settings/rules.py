@@ -30,6 +30,7 @@ Rules in a list are counted from 1 in messages.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -53,6 +54,7 @@ from sluice.etl.changes.rules import (
 )
 from sluice.tidb.folded import folded
 from sluice.tidb.history import SYSTEM_SCHEMAS
+from sluice.tidb.rows import ROWID_NAME
 
 FILTER_KEYS = (
     "rows",
@@ -70,7 +72,7 @@ FILTER_KEYS = (
 _EVENTS = (*ROW_EVENTS, *DDL_EVENTS, *GROUP_EVENTS)
 _ROUTE_KEYS = ("schema-pattern", "table-pattern", "target-schema", "target-table")
 _ROW_RULE_KEYS = ("tables", "where", "operations")
-_COLUMN_RULE_KEYS = ("tables", "leave-out", "keep")
+_COLUMN_RULE_KEYS = ("tables", "leave-out", "keep", "rename")
 _MAX_NAME_CHARS = 64
 
 
@@ -270,16 +272,48 @@ def _column_rules(raw: Mapping[str, Any]) -> tuple[ColumnRule, ...]:
         where = f"[[filter.columns]] {number}"
         _check_keys(where, rule, _COLUMN_RULE_KEYS)
         tables, left_out, kept = (
-            _checked(where, rule, key, lambda _, text: text) for key in _COLUMN_RULE_KEYS
+            tuple(_checked(where, rule, key, lambda _, text: text))
+            for key in ("tables", "leave-out", "keep")
         )
+        renamed = _renamed_columns(f"{where} rename", rule.get("rename", {}))
         if not tables:
             raise RuleError(f'{where}: tables = ["schema.table", …] is missing')
-        if bool(left_out) == bool(kept):
-            raise RuleError(f'{where}: either leave-out = ["column", …] or keep = [...] is needed')
-        key, names = ("leave-out", left_out) if left_out else ("keep", kept)
-        text = f"{where} ({key} {', '.join(names)[:200]})"
-        rules.append(ColumnRule(tuple(tables), tuple(left_out), tuple(kept), text))
+        if (left_out and kept) or not (left_out or kept or renamed):
+            raise RuleError(
+                f'{where}: either leave-out = ["column", …] or keep = [...] is needed, or rename ='
+                ' { column = "new name" }'
+            )
+        parts = [
+            *([f"leave-out {', '.join(left_out)}"] if left_out else []),
+            *([f"keep {', '.join(kept)}"] if kept else []),
+            *(
+                [f"rename {', '.join(f'{old} to {new}' for old, new in renamed)}"]
+                if renamed
+                else []
+            ),
+        ]
+        made = ColumnRule(tables, left_out, kept, f"{where} ({'; '.join(parts)[:200]})", renamed)
+        for old, _ in renamed:
+            if made.leaves_out(old):
+                raise RuleError(f"{where}: it leaves out the column {old} that it renames")
+        rules.append(made)
     return tuple(rules)
+
+
+def _renamed_columns(where: str, raw: Any) -> tuple[tuple[str, str], ...]:
+    if not isinstance(raw, Mapping) or not all(isinstance(name, str) for name in raw.values()):
+        raise RuleError(f'{where} = {raw!r}: {{ column = "new name" }} expected')
+    for names in (raw.keys(), raw.values()):
+        for name, count in Counter(map(folded, names)).items():
+            if count > 1:
+                raise RuleError(f"{where}: {name} is there twice")
+    for name in raw.values():
+        is_wide = any(not 0 < ord(sign) <= 0xFFFF for sign in name)
+        if is_wide or not 0 < len(name) <= _MAX_NAME_CHARS or name != name.rstrip():
+            raise RuleError(f"{where}: no server takes {name!r} for a column's name")
+        if folded(name) == ROWID_NAME:
+            raise RuleError(f"{where}: {name} is the name of TiDB's hidden row id")
+    return tuple(raw.items())
 
 
 def _check_keys(where: str, rule: Mapping[str, Any], known: Sequence[str]) -> None:

@@ -192,12 +192,24 @@ def _rules(name: str, document: Mapping[str, object], downstream: Downstream) ->
         raise SettingsError(f"{name}: {error}") from None
 
 
+def refuse_renames(name: str, settings: Settings) -> None:
+    """Raise SettingsError for a rule that renames columns of files or topics."""
+    kind = settings.downstream.type
+    for rule in settings.filters.columns if kind != "mysql" else ():
+        if rule.rename:
+            raise SettingsError(
+                f"{name}: {rule.text}: columns can be renamed in databases alone, and [downstream]"
+                f" type is {kind}"
+            )
+
+
 def _check_downstream(name: str, settings: Settings) -> None:
     match settings.downstream.type:
         case "mysql":
             if not settings.downstream.host:
                 raise SettingsError(f"{name}: [downstream] host is missing")
         case "file" | "kafka" as kind:
+            refuse_renames(name, settings)
             try:
                 _check_sink(kind, settings)
             except ValueError as error:

@@ -148,9 +148,9 @@ def _compared_table(
     known = {column.name.lower() for column in place.table.columns}
     if more := sorted(there.columns.keys() - known):
         notes.append(f"only the downstream has the column {', '.join(more)}")
-    own = next(iter(filters.column_rules(place.table.schema_name, place.table.name)), None)
-    if own is not None:
-        notes.append(f"only the columns of {table.full_name} that {own.text} leaves are compared")
+    if own := filters.column_rules(place.table.schema_name, place.table.name):
+        texts = " and ".join(rule.text for rule in own)
+        notes.append(f"the columns of {table.full_name} are compared as {texts} leaves them")
     notes += [
         f"only the rows of {table.full_name} that {one.rules[0].text} selects are compared"
         for table, one in zip(group.tables, selections, strict=True)
@@ -167,7 +167,12 @@ def _compared_table(
         tuple(page_key(table)),
         identity_columns(table),
         tuple(
-            ServerColumn(column, _charset(column), not column.not_null, documents=True)
+            ServerColumn(
+                replace(column, name=column.source_name),
+                _charset(column),
+                not column.not_null,
+                documents=True,
+            )
             for column in plain
         ),
         tuple(

@@ -61,13 +61,14 @@ _Holds = Holds[ImagePair]
 class BoundCondition:
     """A condition over a table's columns, as they are decoded by `sluice.tidb.rows`.
 
+    It names them as the upstream does, also where a rule gives them other names.
     Raises ConditionError if the table lacks a column, or compares it in a way that isn't known.
     """
 
     def __init__(self, node: Node, table: Table) -> None:
         self._node = node
         self._table = table
-        self._known = {folded(c.name): c for c in table.stored_columns if c.public}
+        self._known = {folded(c.source_name): c for c in table.stored_columns if c.public}
         self.columns: tuple[Column, ...] = tuple(
             dict.fromkeys(self._column(name) for name in column_names(node))
         )
@@ -91,7 +92,8 @@ class BoundCondition:
         try:
             return self._known[name.name]
         except KeyError:
-            there = next((c for c in self._table.columns if folded(c.name) == name.name), None)
+            columns = self._table.columns
+            there = next((c for c in columns if folded(c.source_name) == name.name), None)
             why = (
                 "has no column"
                 if there is None or not there.public
@@ -171,7 +173,7 @@ class BoundCondition:
 
     def _operand_sql(self, operand: Operand) -> str:
         if isinstance(operand, ColumnName):
-            return quote_name(self._column(operand).name)
+            return quote_name(self._column(operand).source_name)
         return operand.text if isinstance(operand.value, Decimal) else literal(operand.value)
 
 

@@ -58,8 +58,8 @@ def pair_columns(before: Table, after: Table, ddl: DdlJob) -> dict[int, Column]:
     old = {column.id: column for column in before.columns if column.public}
     new = {column.id: column for column in after.columns if column.public}
     pairs = {i: old[i] for i in new if i in old}
-    gone = {folded(column.name): column for i, column in old.items() if i not in pairs}
-    come = {folded(column.name): column for i, column in new.items() if i not in pairs}
+    gone = {folded(column.source_name): column for i, column in old.items() if i not in pairs}
+    come = {folded(column.source_name): column for i, column in new.items() if i not in pairs}
     # a statement can't both drop a column and add one of its name
     for name in [name for name in come if name in gone]:
         pairs[come.pop(name).id] = gone.pop(name)

@@ -91,8 +91,8 @@ class Destinations:
     def _merged(self, table: Table, sources: str) -> str:
         rule = self._filters.column_rules(table.schema_name, table.name)[0]
         return (
-            f"{rule.text} leaves out columns of {table.full_name}, which is merged with other"
-            f" tables ({sources}): the columns of a merged table are those of all its sources"
+            f"{rule.text} leaves out or renames columns of {table.full_name}, which is merged with"
+            f" other tables ({sources}): the columns of a merged table are those of all its sources"
         )
 
 

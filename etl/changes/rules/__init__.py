@@ -2,7 +2,12 @@
 
 from sluice.etl.changes.rules._ddl_scope import ScopeError, ScopeResult, scope_ddl
 from sluice.etl.changes.rules._table_selection import SchemaPattern, filter_for_tables, only_tables
-from sluice.etl.changes.rules.column_rules import ColumnRule, ColumnRuleError, left_out_columns
+from sluice.etl.changes.rules.column_rules import (
+    ColumnRule,
+    ColumnRuleError,
+    left_out_columns,
+    renamed_columns,
+)
 from sluice.etl.changes.rules.filters import (
     DDL_EVENTS,
     GROUP_EVENTS,
@@ -53,6 +58,7 @@ __all__ = [
     "left_out_columns",
     "only_tables",
     "reads_otherwise",
+    "renamed_columns",
     "rules_digest",
     "scope_ddl",
     "skip_reason",

@@ -191,14 +191,14 @@ class _DdlScoper:
         for other in others:
             if self._filters.column_rules(other.schema_name, other.name) != rules:
                 raise self._error(
-                    f"[[filter.columns]] leaves other columns of {other.full_name} out than of"
-                    f" {new.full_name}: values would be missing downstream, or stay behind",
+                    f"[[filter.columns]] leaves out or renames other columns of {other.full_name}"
+                    f" than of {new.full_name}: values would be missing downstream, or stay behind",
                     "change the rules so that they are about both tables or none, or",
                 )
         if rules and self._target(new).is_merged:
             raise self._error(
-                f"{rules[0].text} leaves out columns of {new.full_name}, which is merged with other"
-                " tables",
+                f"{rules[0].text} leaves out or renames columns of {new.full_name}, which is merged"
+                " with other tables",
                 "change the rules, or",
             )
         if not rules or old is None:
@@ -417,7 +417,7 @@ class _DdlScoper:
 def _changed_meaning(old: Table, column: Column) -> str:
     """Return what a DDL has made of a column that rows are selected by; "" if values stay equal."""
     known = {c.id: c for c in old.columns}
-    named = next((c for c in old.columns if folded(c.name) == folded(column.name)), None)
+    named = next((c for c in old.columns if folded(c.name) == folded(column.source_name)), None)
     if named is None:
         return "the column is new, or has a new name"
     if column.id in known and known[column.id] != named:

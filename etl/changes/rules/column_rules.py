@@ -1,28 +1,31 @@
-"""Leave columns of a table out, by `[[filter.columns]]`.
+"""Leave columns of a table out, or give them other names, by `[[filter.columns]]`.
 
 A column that is left out is, for everything behind this, one that isn't public: TiDB's rows have
-such columns while a DDL adds or drops them, so decoders skip them, and no statement names them.
+such columns while a DDL adds or drops them, so decoders skip them, and no statement names them. A
+renamed one has its new name everywhere behind this. What reads the upstream asks for
+`Column.source_name`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Container, Iterator
 from dataclasses import dataclass, replace
 
 from sluice.errors import SluiceError
 from sluice.etl.changes.formats.ddl_text import tokens
 from sluice.tidb.columns import STATE_WRITE_ONLY
 from sluice.tidb.folded import folded
-from sluice.tidb.schema import Column, Index, Table
+from sluice.tidb.schema import Index, Table
 from sluice.tidb.table_name import fits, full_name
 
 
 class ColumnRuleError(SluiceError, ValueError):
-    """A rule that leaves out a column that the table can't be without; names rule and column."""
+    """A rule that makes no sense for a table's columns; names rule and column."""
 
     hint = (
-        "change `leave-out`, `keep` or `tables` of the rule in the settings, or leave the table out"
-        " by [filter] ignore-table"
+        "change `leave-out`, `keep`, `rename` or `tables` of the rule in the settings, or leave the"
+        " table out by [filter] ignore-table"
     )
 
 
@@ -30,43 +33,114 @@ class ColumnRuleError(SluiceError, ValueError):
 class ColumnRule:
     """A rule of `[[filter.columns]]`.
 
-    `tables`: globs of full upstream names; `leave_out` or `keep`: names of columns, of which the
-    other is empty; `text` names the rule in messages.
+    `tables`: globs of full upstream names; `leave_out`, `keep`: names of columns, of which one is
+    empty at least; `rename`: pairs of an upstream name and the one downstream; `text` names the
+    rule in messages.
     """
 
     tables: tuple[str, ...]
     leave_out: tuple[str, ...]
     keep: tuple[str, ...]
     text: str
+    rename: tuple[tuple[str, str], ...] = ()
 
     def matches(self, schema: str, table: str) -> bool:
         """Return whether the rule is about this table, in any case."""
         name = folded(full_name(schema, table))
         return any(fits(name, folded(glob)) for glob in self.tables)
 
-    def leaves_out(self, column: Column) -> bool:
-        """Return whether the rule leaves out a column of a table that it is about."""
-        return self.leaves_out_name(column.source_name)
-
-    def leaves_out_name(self, column: str) -> bool:
-        """Return whether the rule leaves out a column of this name."""
-        name = folded(column)
+    def leaves_out(self, column: str) -> bool:
+        """Return whether the rule leaves out the upstream's column of this name."""
         if self.keep:
-            return not any(name == folded(kept) for kept in self.keep)
-        return any(name == folded(left) for left in self.leave_out)
+            return folded(column) not in map(folded, self.keep)
+        return folded(column) in map(folded, self.leave_out)
+
+    def new_name(self, column: str) -> str:
+        """Return the name that the rule gives the upstream's column of this name, "" for none."""
+        return next((new for old, new in self.rename if folded(old) == folded(column)), "")
 
 
 def left_out_columns(rules: tuple[ColumnRule, ...], table: Table) -> dict[str, ColumnRule]:
     """Return the public columns that rules leave out, by name, each with the first that does."""
     found: dict[str, ColumnRule] = {}
     for column in table.columns:
-        rule = next((rule for rule in rules if rule.leaves_out(column)), None)
+        rule = next((rule for rule in rules if rule.leaves_out(column.source_name)), None)
         if rule is not None and column.public and not column.hidden:
             found[column.name] = rule
     return found
 
 
-def without_columns(rules: tuple[ColumnRule, ...], table: Table) -> Table:
+def renamed_columns(
+    rules: tuple[ColumnRule, ...], table: Table
+) -> dict[str, tuple[str, ColumnRule]]:
+    """Return the new names of the public columns that rules rename, each with the first rule.
+
+    They are by the column's name in `table`: a table that is shaped already has none. Raises
+    ColumnRuleError for two rules that give a column different names.
+    """
+    found: dict[str, tuple[str, ColumnRule]] = {}
+    for column in table.columns:
+        if not column.public or column.hidden:
+            continue
+        named = [(new, rule) for rule in rules if (new := rule.new_name(column.source_name))]
+        if len({new for new, _ in named}) > 1:
+            raise ColumnRuleError(
+                f"{named[0][1].text} and {named[1][1].text} give column {column.source_name} of"
+                f" {table.full_name} different names"
+            )
+        if named and named[0][0] != column.name:
+            found[column.name] = named[0]
+    return found
+
+
+def shaped_table(rules: tuple[ColumnRule, ...], table: Table) -> Table:
+    """Return the table with the columns, and their names, that rules leave of it.
+
+    Raises ColumnRuleError, see `_without_columns` and `_renamed`.
+    """
+    return _renamed(rules, _without_columns(rules, table))
+
+
+def _renamed(rules: tuple[ColumnRule, ...], table: Table) -> Table:
+    """Return the table with the columns under the names that rules give them.
+
+    Raises ColumnRuleError if a key, a generated column, a foreign key or the partitioning names one
+    of them, or another column has the new name.
+    """
+    renamed = renamed_columns(rules, table)
+    if not renamed:
+        return table
+    gone = {column.name for column in table.columns if column.upstream_name and not column.public}
+    if user := next(_users(table, {folded(name): name for name in renamed}, gone), None):
+        what, name = user
+        raise ColumnRuleError(
+            f"{renamed[name][1].text} renames column {name} of {table.full_name}, which {what}"
+            " names"
+        )
+    columns = tuple(
+        replace(column, name=renamed[column.name][0], upstream_name=column.source_name)
+        if column.name in renamed
+        else column
+        for column in table.columns
+    )
+    taken = Counter(folded(column.name) for column in columns)
+    for old, (new, rule) in renamed.items():
+        if taken[folded(new)] > 1:
+            raise ColumnRuleError(
+                f"{rule.text} renames column {old} of {table.full_name} to {new}, which is the name"
+                " of another column"
+            )
+    new_names = {old: new for old, (new, _) in renamed.items()}
+    indexes = tuple(
+        replace(
+            index, columns=tuple((new_names.get(n, n), at, size) for n, at, size in index.columns)
+        )
+        for index in table.indexes
+    )
+    return replace(table, columns=columns, indexes=indexes)
+
+
+def _without_columns(rules: tuple[ColumnRule, ...], table: Table) -> Table:
     """Return the table without the columns that rules leave out, and without indexes over them.
 
     Raises ColumnRuleError if a key, a generated column, a foreign key or the partitioning needs one
@@ -75,7 +149,7 @@ def without_columns(rules: tuple[ColumnRule, ...], table: Table) -> Table:
     left_out = left_out_columns(rules, table)
     if not left_out:
         return table
-    if user := next(_users(table, {folded(name): name for name in left_out}), None):
+    if user := next(_users(table, {folded(name): name for name in left_out}, left_out), None):
         what, name = user
         raise ColumnRuleError(
             f"{left_out[name].text} leaves out column {name} of {table.full_name}, which {what}"
@@ -95,27 +169,30 @@ def without_columns(rules: tuple[ColumnRule, ...], table: Table) -> Table:
     return replace(table, columns=columns, indexes=indexes)
 
 
-def _users(table: Table, left_out: dict[str, str]) -> Iterator[tuple[str, str]]:
-    """Yield (what needs it, name) for columns that can't be left out, given by folded name."""
+def _users(table: Table, shaped: dict[str, str], gone: Container[str]) -> Iterator[tuple[str, str]]:
+    """Yield (what needs it, name) for the columns `shaped`, given by folded name, that are needed.
+
+    `gone`: names of columns that are left out, and need none.
+    """
     for name in table.primary_key:
-        if folded(name) in left_out:
-            yield "the primary key", left_out[folded(name)]
+        if folded(name) in shaped:
+            yield "the primary key", shaped[folded(name)]
     for index in table.indexes:
-        for name in sorted(_names_of(index) & left_out.keys()):
+        for name in sorted(_names_of(index) & shaped.keys()):
             if index.unique or index.primary:
-                yield f"the key {index.name}", left_out[name]
+                yield f"the key {index.name}", shaped[name]
     for column in table.columns:
-        if column.generated and column.name not in left_out.values():
-            for name in _words(column.generated) & left_out.keys():
+        if column.generated and column.name not in gone:
+            for name in _words(column.generated) & shaped.keys():
                 what = "an index over an expression" if column.hidden else f"column {column.name}"
-                yield what, left_out[name]
+                yield what, shaped[name]
     for key in table.foreign_keys:
-        for name in _names_in(key.get("cols")) & left_out.keys():
-            yield "a foreign key", left_out[name]
+        for name in _names_in(key.get("cols")) & shaped.keys():
+            yield "a foreign key", shaped[name]
     if table.partition is not None:
         named = _words(str(table.partition.get("expr") or ""))
-        for name in (named | _names_in(table.partition.get("columns"))) & left_out.keys():
-            yield "the partitioning", left_out[name]
+        for name in (named | _names_in(table.partition.get("columns"))) & shaped.keys():
+            yield "the partitioning", shaped[name]
 
 
 def _names_of(index: Index) -> set[str]:

@@ -14,7 +14,7 @@ import re
 from dataclasses import dataclass
 
 from sluice.etl.changes.formats.ddl_text import tokens
-from sluice.etl.changes.rules.column_rules import ColumnRule, without_columns
+from sluice.etl.changes.rules.column_rules import ColumnRule, shaped_table
 from sluice.etl.changes.rules.name_pattern import matches
 from sluice.etl.changes.rules.row_rules import RowRule, RowRuleError, RowSelection
 from sluice.tidb.folded import folded
@@ -203,17 +203,18 @@ class Filter:
         return RowSelection(rules, self.narrowed(table))
 
     def column_rules(self, schema: str, table: str) -> tuple[ColumnRule, ...]:
-        """Return the rules that leave columns of a table out."""
+        """Return the rules that leave columns of a table out, or rename them."""
         return tuple(rule for rule in self.columns if rule.matches(schema, table))
 
     def narrowed(self, table: Table) -> Table:
         """Return the table, under its upstream name, with those columns public that go downstream.
 
-        Raises ColumnRuleError if it can't be without one that a rule leaves out.
+        They have their names there. Raises ColumnRuleError if it can't be without one that a rule
+        leaves out, or a new name is no good.
         """
         if not self.columns or not table.is_base_table:
             return table
-        return without_columns(self.column_rules(table.schema_name, table.name), table)
+        return shaped_table(self.column_rules(table.schema_name, table.name), table)
 
     def leaves_changes_out(self, schema: str, table: str) -> bool:
         """Return whether a table downstream isn't what some rule makes of the upstream's rows.

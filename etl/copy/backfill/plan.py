@@ -215,10 +215,9 @@ class _BackfillPlanner:
             )
         narrowed = self._filters.narrowed(table)
         if narrowed is not table:
-            rule = self._filters.column_rules(table.schema_name, table.name)[0]
-            self._notes.append(
-                f"{table.full_name}: without the columns that {rule.text} leaves out"
-            )
+            rules = self._filters.column_rules(table.schema_name, table.name)
+            texts = " and ".join(rule.text for rule in rules)
+            self._notes.append(f"{table.full_name}: its columns are copied as {texts} leaves them")
         selection = self._filters.row_selection(table)
         if selection is not None:
             self._upstream.check_readable(table, selection.sql())

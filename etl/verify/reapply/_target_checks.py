@@ -6,7 +6,7 @@ Its tables have to be as of the range's beginning, and no other process may be r
 from __future__ import annotations
 
 from sluice.etl.changes import server_errors
-from sluice.etl.changes.rules import RouteError
+from sluice.etl.changes.rules import ColumnRuleError, RouteError
 from sluice.etl.downstream import (
     Checkpoint,
     CheckpointTable,
@@ -160,7 +160,8 @@ def _why_table_differs(session: MySQLSession, own: Settings, table: Table, since
     """Return why a table there can't be what it was upstream, "" if it may be."""
     try:
         goal = own.routes.target(table.schema_name, table.name)
-    except RouteError as error:
+        shaped = own.filters.narrowed(table)
+    except (ColumnRuleError, RouteError) as error:
         return str(error)
     there = {folded(str(name)) for (name,) in session.query(_COLUMNS, (goal.schema, goal.table))}
     name = full_name(goal.schema, goal.table)
@@ -168,7 +169,7 @@ def _why_table_differs(session: MySQLSession, own: Settings, table: Table, since
         return (
             f"{name} isn't on {session.address}: it has to be there as it was at {tso.text(since)}"
         )
-    wanted = {folded(column.name) for column in table.stored_columns}
+    wanted = {folded(column.name) for column in shaped.stored_columns}
     if missing := sorted(wanted - there):
         return (
             f"{name} on {session.address} lacks the columns {', '.join(missing)}, which it had at"

@@ -15,7 +15,7 @@ from sluice.etl.changes.formats.sql_text import literal
 from sluice.etl.settings import Relay, Settings, Upstream
 from sluice.etl.settings.rules import parse_filter
 from sluice.etl.settings.sections import Apply
-from sluice.tidb.schema import Table
+from sluice.tidb.schema import Column, Table
 from tests.etl.apply.drawn_table import DrawnTable, spec_kind
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.preparing import local_preparer
@@ -88,14 +88,18 @@ def drawn_rule(data: st.DataObject, *, renames: bool) -> DrawnRule:
     return DrawnRule(raw, frozenset(left_out), renamed)
 
 
+def sql_type(column: Column) -> str:
+    kind = spec_kind(column)
+    sql = {"varchar": "varchar(9)", "decimal": "decimal(10,2)", "enum": "enum('x','y')"}
+    return sql.get(kind, kind)
+
+
 def selected(server: MariaDBServer, upstream: DrawnTable, kept: list[str]) -> list[Any]:
     """Select the kept columns from a table with whole rows."""
-    sql = {"varchar": "varchar(9)", "decimal": "decimal(10,2)", "enum": "enum('x','y')"}
     with server.connect() as connection, connection.cursor() as cursor:
         cursor.execute("CREATE DATABASE IF NOT EXISTS model")
         columns = upstream.table.columns
-        types = [sql.get(spec_kind(c), spec_kind(c)) for c in columns]
-        specs = ", ".join(f"{c.name} {kind}" for c, kind in zip(columns, types, strict=True))
+        specs = ", ".join(f"{c.name} {sql_type(c)}" for c in columns)
         cursor.execute(
             f"CREATE OR REPLACE TABLE model.t ({specs}) CHARSET utf8mb4 COLLATE utf8mb4_bin"
         )

@@ -1,5 +1,6 @@
-"""Tables of any columns and keys, with any values, from a dump or from a live TiDB to a real
-server: what is there then is byte for byte what was made up. The model is a list of rows; what a
+"""Tables of any columns and keys, with any values, from a dump, a snapshot or a live TiDB to a real
+server: what is there then is byte for byte what was made up, or what a rule leaves of its columns.
+The model is a list of rows; what a
 value looks like in a dump, in TiDB's memory and in the server is said here, kind by kind.
 SLUICE_TEST_TABLES says how many tables are tried.
 """
@@ -14,7 +15,7 @@ import struct
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,17 +24,23 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from sluice.etl.changes.formats.sql_text import quote_name
+from sluice.etl.changes.rules import Filter
 from sluice.etl.copy.bootstrap import BootstrapPlanner
 from sluice.etl.copy.definitions import SourceSchema
 from sluice.etl.copy.dumpling import DumplingFolder, DumplingOptions
+from sluice.etl.copy.snapshot_source import SnapshotSource
 from sluice.etl.copy.source import RowSource
 from sluice.etl.copy.tidb_sql import TidbSql
 from sluice.etl.copy.worker import make_loads
 from sluice.etl.downstream import DownstreamError
+from sluice.etl.settings.rules import parse_filter
+from sluice.relay.storage import open_storage
 from sluice.tidb.schema import Column, Schema, Table
 from tests.etl.copy.copying import settings_of
 from tests.etl.copy.dump_writer import Way, content, write
 from tests.etl.copy.given_rows import NOW, serving
+from tests.etl.copy.test_snapshot_source import snapshot_of_dump
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.story import column, table
 from tests.etl.tidb_stand_in import MYSQL, TiDBStandIn
@@ -154,11 +161,23 @@ def scaled(value: int) -> bytes:
 
 @dataclass(frozen=True)
 class Made:
-    """A table, the kind of each column, and its rows in the order of the key."""
+    """A table, the kind of each column, its rows in the order of the key, and the names of columns
+    that are renamed, or with "" left out.
+    """
 
     table: Table
     kinds: tuple[str, ...]
     rows: list[Row]
+    shape: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def filters(self) -> Filter:
+        left_out = [name for name, new in self.shape.items() if not new]
+        new_names = {name: new for name, new in self.shape.items() if new}
+        rules = [{"leave-out": left_out}] * bool(left_out) + [{"rename": new_names}] * bool(
+            new_names
+        )
+        return parse_filter({"columns": [{"tables": ["d.*"], **rule} for rule in rules]})[0]
 
 
 NAMES = ("id", "k`ey", 'qu"ote', "select", "ÄÖ", "a b", "c%s", "d\\e")
@@ -202,7 +221,12 @@ def made_tables(draw: st.DrawFn) -> Made:
     ]
     keyed = (lambda row: row[: len(of_key)]) if of_key else None
     rows = draw(st.lists(st.tuples(*values), max_size=12, unique_by=keyed))
-    return Made(made, kinds, rows)
+    shape = {
+        one.name: draw(st.sampled_from(["", f"new `{one.name}"]))
+        for one in made.columns[max(len(of_key), 1) :]
+        if draw(st.integers(0, 2)) == 0
+    }
+    return Made(made, kinds, rows, shape)
 
 
 def renamed(one: Column, name: str) -> Column:
@@ -222,30 +246,34 @@ def port_rows(made: Made) -> list[list[Any]]:
     )
 
 
+def definitions_of(made: Made, source: RowSource) -> SourceSchema:
+    schema = Schema(made.table.schema_id, "d", "utf8mb4", "utf8mb4_bin")
+    return SourceSchema(source.position, 5, (schema,), (made.table,))
+
+
 def copied(server: MariaDBServer, folder: Path, made: Made, source: RowSource) -> None:
-    definitions = SourceSchema(
-        source.position,
-        5,
-        (Schema(made.table.schema_id, "d", "utf8mb4", "utf8mb4_bin"),),
-        (made.table,),
-    )
-    copy = BootstrapPlanner(settings_of(server, folder), source, definitions, 7)
+    definitions = definitions_of(made, source)
+    copy = BootstrapPlanner(settings_of(server, folder, made.filters), source, definitions, 7)
     summary = copy.run(lambda chunk, one: make_loads(source.spec(), chunk, one))
     assert summary.rows_there == len(made.rows)
     check(server, made)
 
 
 def check(server: MariaDBServer, made: Made) -> None:
-    kinds = [KINDS[kind] for kind in made.kinds]
+    columns = [c for c in made.table.columns if made.shape.get(c.name) != ""]
+    kinds = [KINDS[made.kinds[c.offset]] for c in columns]
     names = [
-        f"`{c.name.replace('`', '``')}`{'+0e0' if c.kind == 'float' else ''}"
-        for c in made.table.columns
+        f"{quote_name(made.shape.get(c.name, c.name))}{'+0e0' if c.kind == 'float' else ''}"
+        for c in columns
     ]
     with server.connect(conv={}, use_unicode=False) as connection, connection.cursor() as cursor:
         cursor.execute("SET time_zone = '+00:00'")
         cursor.execute(f"SELECT {', '.join(names)} FROM d.`{made.table.name.replace('`', '``')}`")
         found = Counter(meanings(kinds, row) for row in cursor.fetchall())
-    assert found == Counter(meanings(kinds, row) for row in made.rows)
+        left = [tuple(row[c.offset] for c in columns) for row in made.rows]
+        assert found == Counter(meanings(kinds, row) for row in left)
+        cursor.execute(f"SHOW COLUMNS FROM d.`{made.table.name.replace('`', '``')}`")
+        assert len(cursor.fetchall()) == len(columns)
 
 
 def meanings(kinds: list[Kind], row: Row) -> tuple[Any, ...]:
@@ -280,7 +308,7 @@ def dump_of(made: Made, folder: Path, way: Way) -> str:
 
 @settings(max_examples=TABLES, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(made=made_tables(), way=st.sampled_from(WAYS), cut=st.sampled_from([60, 1 << 20]))
-def test_any_table_arrives_from_a_dump_as_it_is(
+def test_any_table_arrives_from_a_dump_and_a_snapshot_as_it_is(
     mariadb: MariaDBServer, made: Made, way: Way, cut: int
 ) -> None:
     with tempfile.TemporaryDirectory() as folder:
@@ -295,7 +323,12 @@ def test_any_table_arrives_from_a_dump_as_it_is(
             )
             options = replace(options, csv=form)
         mariadb.empty()
-        copied(mariadb, Path(folder), made, DumplingFolder.open(url, options))
+        dump = DumplingFolder.open(url, options)
+        copied(mariadb, Path(folder), made, dump)
+        archive = open_storage(f"file://{folder}/archive")
+        snapshot = snapshot_of_dump(archive, dump, definitions_of(made, dump))
+        mariadb.empty()
+        copied(mariadb, Path(folder), made, SnapshotSource.from_snapshot(archive.url, snapshot))
 
 
 @pytest.mark.slow

@@ -100,5 +100,21 @@ def test_columns_that_are_left_out_are_shown_by_their_rule_and_unknown_ones_warn
         "  b: as upstream",
     ]
     assert found.warnings == [f"{text} names regoin, a column that none of its tables has"]
+    assert checked(columns=[{"tables": ["d.orders"], "rename": {"regoin": "z"}}]).warnings
     (problem,) = checked(columns=[rule | {"leave-out": ["id"]}]).problems
     assert "leaves out column id of d.orders, which the primary key needs" in problem
+
+
+def test_a_renamed_column_is_shown_under_both_names_and_judged_by_the_upstreams() -> None:
+    rule = {"tables": ["d.orders"], "rename": {"REGION": "amount", "amount": "region"}}
+    found = checked(EU, new={"region": "eu"}, columns=[rule])
+    assert found.lines[3:] == [
+        "  id: as upstream",
+        "  region: as upstream, as amount, and [[filter.rows]] 1 (region = 'eu') looks at it",
+        "  amount: as upstream, as region",
+        "  b: as upstream",
+        "insert: insert",
+    ]
+    taken = rule | {"rename": {"region": "amount"}}
+    (problem,) = checked(columns=[taken]).problems
+    assert "renames column region of d.orders to amount, which is the name of another" in problem

@@ -27,6 +27,7 @@ from sluice.etl.history.undo import (
 )
 from sluice.etl.history.undo.check import CHANGED_SINCE, DELETED_SINCE, KEY_TAKEN
 from sluice.etl.settings import Relay, Settings, Upstream
+from sluice.etl.settings.rules import parse_filter
 from sluice.relay import DELETE, INSERT, UPDATE, RelayLog
 from sluice.tidb.column_types import FLAG_ON_UPDATE_NOW
 from sluice.tidb.rows import encode_delete, encode_insert, encode_update
@@ -296,6 +297,25 @@ def test_the_replica_is_looked_at_under_its_own_names(story: Story) -> None:
         (conflict,) = would_conflict(routed, newest(story)).conflicts
     connection.close()
     assert (conflict.table, conflict.row) == ("r.members", "id=1")
+
+
+@pytest.mark.parametrize(
+    ("key", "rule"),
+    [
+        ("columns", {"leave-out": ["age"]}),
+        ("columns", {"rename": {"age": "years"}}),
+        ("rows", {"where": "age > 20"}),
+    ],
+)
+def test_a_table_that_rules_shape_is_not_looked_at_and_the_rule_is_named(
+    story: Story, key: str, rule: dict[str, Any]
+) -> None:
+    users(story)
+    story.apply()
+    filters = parse_filter({key: [{"tables": ["d.users"], **rule}]})[0]
+    found = would_conflict(replace(of(story), filters=filters), newest(story))
+    (why,) = found.unchecked
+    assert why.startswith(f"d.users: [[filter.{key}]] 1 (") and found.rows == 0
 
 
 def test_nothing_of_rows_or_names_gets_out_of_a_comment_or_a_literal(story: Story) -> None:
