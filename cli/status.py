@@ -28,7 +28,7 @@ def command(ctx: click.Context, *, as_json: bool, config: str | None) -> int:
     """
     # imports allocate so much that collecting garbage would take a tenth of the command's time
     gc.disable()
-    ctx.call_on_close(gc.enable)
+    ctx.call_on_close(_collect_again)
     if not choose_pipeline(ctx, config).is_stack:
         from sluice.etl import operate
 
@@ -46,6 +46,13 @@ def command(ctx: click.Context, *, as_json: bool, config: str | None) -> int:
 
 
 _PASSES = 3
+
+
+def _collect_again() -> None:
+    """Let garbage be collected again, without a search through all that was made meanwhile."""
+    gc.freeze()
+    gc.enable()
+    gc.unfreeze()
 
 
 def _exit_code(status: dict[str, Any]) -> int:

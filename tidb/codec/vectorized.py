@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from sluice.tidb.codec.datum import COMPACT, DECIMAL, DURATION, FLOAT, JSON, NIL, UVARINT, VARINT
-from sluice.tidb.codec.decimal import body_size, valid_prefix
+from sluice.tidb.codec.decimal import MAX_FRACTION, MAX_PRECISION, body_size, valid_prefix
 from sluice.tidb.codec.varint import encode_varint
 
 Ints: TypeAlias = npt.NDArray[np.int64]
@@ -31,8 +31,8 @@ _ONE = np.uint64(1)
 
 def _decimal_sizes() -> Ints:
     sizes = np.full(1 << 16, -1, np.int64)
-    for precision in range(256):
-        for fraction in range(256):
+    for precision in range(MAX_PRECISION + 1):  # each process imports this: no more than there are
+        for fraction in range(MAX_FRACTION + 1):
             if valid_prefix(precision, fraction):
                 sizes[precision | fraction << 8] = 2 + body_size(precision, fraction)
     return sizes

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sluice.tidb.codec import CodecError
-from sluice.tidb.codec.decimal import body_size, decode_decimal, encode_decimal
+from sluice.tidb.codec.decimal import body_size, decode_decimal, encode_decimal, valid_prefix
+from sluice.tidb.codec.vectorized import _DECIMAL_SIZE
 
 shapes = st.integers(1, 65).flatmap(lambda p: st.tuples(st.just(p), st.integers(0, min(p, 30))))
 
@@ -66,3 +67,10 @@ def test_values_that_do_not_fit_are_refused_not_rounded(
 ) -> None:
     with pytest.raises(CodecError):
         encode_decimal(text, precision, fraction)
+
+
+def test_the_sizes_by_prefix_are_those_of_every_pair_of_bytes():
+    for prefix in range(1 << 16):
+        precision, fraction = prefix & 0xFF, prefix >> 8
+        valid = valid_prefix(precision, fraction)
+        assert _DECIMAL_SIZE[prefix] == (2 + body_size(precision, fraction) if valid else -1)
