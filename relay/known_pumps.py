@@ -4,6 +4,7 @@
 
     {"pumps": {"pump-1:8250": {"host": "10.0.0.1:8250", "state": "online", "is_original": false}},
      "late": {"470655472620535808": {"start_ts": 1, "pump": "pump-1:8250", "outcome": "missed"}},
+     "answered": {"": {"pump": "pump-1:8250", "lo": 1, "hi": 9, "transactions": 3, "digest": "…"}},
      "former": ["pump-2:8250"], "token": "…"}
 
 The registry may lose an entry, and a pump may be set offline with binlogs that nothing has read. A
@@ -24,7 +25,16 @@ from sluice.relay.json_codec import OMIT_DEFAULT, JsonDocument
 from sluice.relay.storage import Storage
 from sluice.relay.versioned_document import DocumentFormat, VersionedDocument
 
-__all__ = ["ACCEPTED", "LANDED", "MISSED", "KnownPump", "KnownPumps", "LateCommit", "PumpsDocument"]
+__all__ = [
+    "ACCEPTED",
+    "LANDED",
+    "MISSED",
+    "AnsweredRange",
+    "KnownPump",
+    "KnownPumps",
+    "LateCommit",
+    "PumpsDocument",
+]
 
 LANDED, MISSED, ACCEPTED = "landed", "missed", "accepted"
 _FOLDER = "pumps"
@@ -57,16 +67,32 @@ class LateCommit:
 
 
 @dataclass(frozen=True, slots=True)
+class AnsweredRange(JsonDocument):
+    """What the capturing pump that landing read had in (lo, hi] (TSO).
+
+    `digest` is that of `sluice.tidb.window_schema.digest_of`, in hex; "" if it isn't known.
+    """
+
+    pump: str
+    lo: int
+    hi: int
+    transactions: int
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
 class PumpsDocument(JsonDocument):
     """The document: `pumps` by node id, `late` by commit ts, and `former`.
 
     `former` are the ids of pumps that counted and no longer do. `is_captured`: landing has read
-    captured changes, so binlogs may have gaps since, and are never read again.
+    captured changes, so binlogs may have gaps since, and are never read again. `answered`: by share
+    ("" for all tables) a range that a pump's successor must have alike.
     """
 
     JSON_COMPLETE: ClassVar = True
     JSON_NAME: ClassVar = "what landing knows of the pumps"
     JSON_FIELDS: ClassVar = {  # earlier versions wrote none of them
+        "answered": OMIT_DEFAULT,
         "former": override(),
         "is_captured": OMIT_DEFAULT,
         "token": override(),
@@ -76,6 +102,7 @@ class PumpsDocument(JsonDocument):
     late: Mapping[int, LateCommit] = field(default_factory=dict)
     former: frozenset[str] = frozenset()
     is_captured: bool = False
+    answered: Mapping[str, AnsweredRange] = field(default_factory=dict)
     token: str = field(default_factory=lambda: secrets.token_hex(6), compare=False)
     """Makes the files of two writers differ."""
 
@@ -100,15 +127,21 @@ class KnownPumps:
         """
         return self._file.change(lambda seen: replace(change(seen), token=secrets.token_hex(6)))
 
+    def keep_answer(self, share: str, answer: AnsweredRange) -> None:
+        """Durably keep what the pump of a share had, in place of the one before."""
+        self.change(lambda seen: replace(seen, answered={**seen.answered, share: answer}))
+
     def forget(self, node_id: str) -> bool:
-        """Give up what a pump holds; False if it isn't known here."""
+        """Give up what a pump holds, and what was known of it; False if it isn't known here."""
         was_known = False
 
         def without(seen: PumpsDocument) -> PumpsDocument:
             nonlocal was_known
             was_known = node_id in seen.pumps
             pumps = {each: pump for each, pump in seen.pumps.items() if each != node_id}
-            return replace(seen, pumps=pumps, former=seen.former | {node_id})
+            answered = {key: it for key, it in seen.answered.items() if it.pump != node_id}
+            former = seen.former | {node_id}
+            return replace(seen, pumps=pumps, former=former, answered=answered)
 
         self.change(without)
         return was_known

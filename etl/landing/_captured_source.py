@@ -25,6 +25,7 @@ from sluice.tidb.table_shares import Share
 
 if TYPE_CHECKING:
     from sluice.etl.landing._pump_bounds import BoundsRequest
+    from sluice.relay.known_pumps import KnownPumps
     from sluice.tidb import NodeStatus, WindowBounds
 
 log = logging.getLogger("sluice.land")
@@ -50,8 +51,10 @@ class CapturedAnswer(NamedTuple):
 class CapturedShares:
     """The pumps that are read, one for each share of the tables."""
 
-    def __init__(self) -> None:
-        self._sources: dict[Share, CapturedSource] = defaultdict(CapturedSource)
+    def __init__(self, known: KnownPumps | None = None) -> None:
+        """Begin with what the relay log knows of pumps; None without one."""
+        self._known = known
+        self._sources: dict[Share, CapturedSource] = {}
         self._count = 0
         """How many shares are read."""
 
@@ -83,7 +86,7 @@ class CapturedShares:
                     if share not in by_share:
                         raise _share_missing(share)
                     answers.append(
-                        self._sources[share].choose(by_share[share], lo, fresh_ts, ask, digest)
+                        self._source(share).choose(by_share[share], lo, fresh_ts, ask, digest)
                     )
                 except ReplicaDiffersError:
                     raise  # no other division of the tables makes it right
@@ -102,6 +105,12 @@ class CapturedShares:
             current = best
         self._count = current
         return found[current]
+
+    def _source(self, share: Share) -> CapturedSource:
+        if share not in self._sources:
+            name = "" if share.is_whole else str(share)
+            self._sources[share] = CapturedSource(name, self._known)
+        return self._sources[share]
 
 
 def _share_of(pump: NodeStatus) -> Share:
@@ -123,9 +132,10 @@ def _reach(answers: Sequence[CapturedAnswer]) -> int:
 class CapturedSource:
     """The pump that is read; another one takes its place if it fails or falls behind."""
 
-    def __init__(self) -> None:
-        self._node_id = ""
-        self._answered = AnsweredRanges()
+    def __init__(self, share: str = "", known: KnownPumps | None = None) -> None:
+        """Begin with the pump of the share that the relay log has as the one that is read."""
+        self._answered = AnsweredRanges(share, known)
+        self._node_id = self._answered.former
 
     def choose(
         self,
@@ -158,6 +168,7 @@ class CapturedSource:
         pump = answer.pump
         self._answered.compare(pump, answer.bounds.max_commit_ts, digest)
         self._answered.add(pump, lo, answer.bounds)
+        self._answered.keep(pump, digest)
         if pump.node_id != former:
             log.info(
                 "reading captured changes pump=%s host=%s share=%s after_ts=%d former_pump=%s"

@@ -104,7 +104,8 @@ class WindowPlanner:
 
         `relay`: the log that records the pumps that counted; None to trust the registry alone.
         """
-        self._counted_pumps = PumpMembership(relay.known_pumps if relay is not None else None)
+        known = relay.known_pumps if relay is not None else None
+        self._counted_pumps = PumpMembership(known)
         self._late_commits = LateCommitCheck(relay)
         self._relay = relay
         self._cluster_id = cluster_id
@@ -112,7 +113,7 @@ class WindowPlanner:
         self._tso = tso
         self._pumps = pumps
         self._asking = PumpBounds(cluster_id, limits, tls)
-        self._source = CapturedShares()
+        self._source = CapturedShares(known)
         self._switch_due = 0.0
         self._notifier = CommitNotifier(_COMMIT_WAIT_TIMEOUT_MS)
         self._notified = False

@@ -155,6 +155,63 @@ def test_contents_are_compared_where_the_pump_sent_them_with_its_answer(world):
     assert planner.plan(4).transactions == 2
 
 
+@pytest.mark.parametrize("shares", [[""], ["1/2", "2/2"]], ids=["all tables", "two shares"])
+@pytest.mark.parametrize(
+    "theirs",
+    [[(5, 1, b"x")], [(5, 1, b"x"), (7, 6, b"z")]],
+    ids=["one is missing", "other contents"],
+)
+def test_landing_that_began_again_stops_at_a_replica_that_has_other_changes(world, theirs, shares):
+    """The pump that was read and landing have died together. A person decides which was wrong."""
+    rows = [(5, 1, b"x"), (7, 6, b"y")]
+    first = world.captures("a", rows, share=shares[-1])
+    for share in shares[:-1]:
+        world.captures(f"of {share}", rows, share=share)
+    landed = world.planner().plan(4).hi
+    second = world.captures("b", theirs, share=shares[-1])
+    first.stop()
+    for _ in range(2):
+        planner = world.planner()
+        with pytest.raises(ReplicaDiffersError, match=r"pump b .* differs from pump a") as told:
+            planner.plan(landed, empty_now=True)
+        assert not told.value.transient and "sluice pumps forget a" in told.value.hint
+    second.status = dataclasses.replace(second.status, state="offline")
+    world.captures("c", rows, share=shares[-1])
+    landed = world.planner().plan(landed, empty_now=True).hi
+    second.status = dataclasses.replace(second.status, state="online")
+    world.pumps.pop().stop()
+    with pytest.raises(ReplicaDiffersError):
+        world.planner().plan(landed, empty_now=True)
+    first.status = dataclasses.replace(first.status, state="offline")
+    assert world.relay.known_pumps.forget("a")
+    assert world.planner().plan(landed, empty_now=True).hi > landed
+
+
+def test_what_landing_found_to_differ_stops_it_also_when_it_begins_again(world):
+    """It was in a range that isn't the one that is kept now and then."""
+    first = world.captures("a", [(5, 1, b"x"), (7, 6, b"y"), (NOW + 100, NOW + 99, b"z")])
+    first.sends_windows = True
+    planner = world.planner()
+    landed = planner.plan(4).hi
+    world.now = NOW + 200
+    assert planner.plan(landed).transactions == 1
+    world.captures("b", [(5, 1, b"x"), (7, 6, b"y"), (NOW + 100, NOW + 99, b"other")])
+    first.stop()
+    for planner in (planner, world.planner()):
+        with pytest.raises(ReplicaDiffersError, match="other contents of its 1 transactions"):
+            planner.plan(landed)
+
+
+def test_landing_that_begins_again_stays_with_the_pump_that_was_read(world):
+    rows = [(5, 1, b"x")]
+    pumps = {each.status.host: each for each in (world.captures(name, rows) for name in "ab")}
+    (read,) = hosts(world.planner().plan(4))
+    other = next(pump for host, pump in pumps.items() if host != read)
+    asked = len(other.asked)
+    assert hosts(world.planner().plan(4)) == {read}
+    assert len(other.asked) == asked
+
+
 def test_a_replica_that_cannot_read_what_is_landed_already_is_read_from_there_on(world):
     first = world.captures("a", [(5, 1, b"x")])
     planner = world.planner()
