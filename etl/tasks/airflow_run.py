@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,3 +51,8 @@ class RunDeadline:
         """
         left = self.began_s + self.seconds - time.time()
         return min(self.seconds, max(left, MIN_TASK_S))
+
+    def countdown(self) -> Callable[[], float]:
+        """Return a function for the seconds left of what `left_s` is now; at the end it is <= 0."""
+        end = time.monotonic() + self.left_s()
+        return lambda: end - time.monotonic()

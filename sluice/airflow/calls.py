@@ -241,8 +241,7 @@ def watch_replication(
     """Watch the service `sluice replicate` until the run's time is up."""
     from sluice.airflow.service_watch import watch
 
-    time = RunDeadline.of(run_seconds, began_s)
-    return watch(pipeline, time.left_s)
+    return watch(pipeline, RunDeadline.of(run_seconds, began_s).countdown())
 
 
 CALLS: Mapping[str, Callable[..., Any]] = {

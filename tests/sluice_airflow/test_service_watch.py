@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import threading
+import time
 
 import pytest
 
 from sluice.airflow import service_watch
+from sluice.airflow.calls import CALLS
 from sluice.airflow.service_watch import ReplicationStalledError, watch
 from sluice.etl.settings.pipelines import NamedPipeline
 from sluice.relay import Control, Failure
@@ -45,6 +47,18 @@ def test_it_succeeds_while_a_process_renews_its_lease_and_names_it(shop):
         over.set()
         holder.join()
     assert "process" in found["holder"] and found["checkpoint"] > 0
+
+
+def test_it_ends_when_the_time_of_its_run_is_over(shop, monkeypatch):
+    monkeypatch.setattr("sluice.etl.tasks.airflow_run.MIN_TASK_S", 0.1)
+    done = threading.Event()
+
+    def call():
+        CALLS["watch_replication"](shop, run_seconds=300, began_s=time.time() - 299.9)
+        done.set()
+
+    threading.Thread(target=call, daemon=True).start()
+    assert done.wait(60)
 
 
 def test_it_fails_when_no_process_replicates(shop, monkeypatch):
