@@ -3,7 +3,7 @@ MAKEFLAGS += --no-print-directory
 # a shell that forbids bytecode would have every process that the tests start compile all modules anew
 unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
-.PHONY: help setup run up down status test test-all test-stores test-cluster test-downstream test-kafka kafka-tests lint spark-classes docs screenshots wheel tarball clean
+.PHONY: help setup run up down status test test-all test-stores test-cluster test-downstream test-kafka test-celery kafka-tests lint spark-classes docs screenshots wheel tarball clean
 
 PYTHON := .venv/bin/python
 SLUICE := .venv/bin/sluice
@@ -53,6 +53,9 @@ test-downstream: setup ## sinks, DDL, checkpoint, verification and applying agai
 
 test-kafka: setup ## the Kafka sink against a real Kafka broker and schema registry, from Maven Central
 	@$(PYTHON) -m tests.kafka_broker $(KAFKA_TESTS)
+
+test-celery: setup ## hosts of Airflow's Celery workers that die and freeze, with a real broker: Debian's redis-server
+	@$(PYTHON) -m pytest -n0 -s -o faulthandler_timeout=2400 tests/sluice_airflow/celery_hosts.py
 
 kafka-tests:
 	@echo $(KAFKA_TESTS)

@@ -1,9 +1,11 @@
 """Choose which of several processes replicates a pipeline as a service; the others stand by.
 
 The holder renews the lease by writing the document again. A process that stands by takes it over
-once the document hasn't changed for `LEASE_TIMEOUT_S` by its own clock, so clocks needn't agree. No
-correctness rests on this: the relay log's claim, the downstream's lock and its checkpoint row keep
-two processes apart. It keeps them from taking over from each other all the time.
+once the document hasn't changed for `LEASE_TIMEOUT_S` by its own clock, so clocks needn't agree. A
+process that follows the holder in its place, as the next attempt of a task does, has the holder's
+name and takes the lease over at once. No correctness rests on this: the relay log's claim, the
+downstream's lock and its checkpoint row keep two processes apart. It keeps them from taking over
+from each other all the time.
 """
 
 from __future__ import annotations
@@ -12,10 +14,12 @@ import os
 import secrets
 import socket
 import time
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
 
 from sluice.relay.errors import ClaimLostError
-from sluice.relay.json_codec import JsonDocument, from_bytes, to_bytes
+from sluice.relay.json_codec import OMIT_DEFAULT, JsonDocument, from_bytes, to_bytes
 from sluice.relay.storage import Storage
 from sluice.relay.versioned_document import DocumentFormat, VersionedDocument
 
@@ -33,11 +37,14 @@ _MAX_VERSIONS = 4
 class LeaseEntry(JsonDocument):
     """Who replicates, "" for nobody, and since when (Unix ms). Each renewal has another `beat`."""
 
+    JSON_FIELDS: ClassVar[Mapping[str, Any]] = {"name": OMIT_DEFAULT}
     holder: str = ""
     host: str = ""
     pid: int = 0
     since_ms: int = 0
     beat: str = field(default_factory=lambda: secrets.token_hex(6))
+    name: str = ""
+    """The holder's place, which one process has at a time; "" if nothing follows in it."""
 
 
 class ServiceLease:
@@ -46,14 +53,17 @@ class ServiceLease:
     Not for several threads.
     """
 
-    def __init__(self, storage: Storage) -> None:
-        """Open it; `storage` is the pipeline's own."""
+    def __init__(self, storage: Storage, name: str = "") -> None:
+        """Open it; `storage` is the pipeline's own, `name` the place of this process."""
         hint = "remove the folder: the process that replicates makes it again"
         form: DocumentFormat[LeaseEntry] = DocumentFormat(to_bytes, _parse, _nobody, hint)
         self._file: VersionedDocument[LeaseEntry] = VersionedDocument(
             storage, _FOLDER, form, _MAX_VERSIONS
         )
         self._token = secrets.token_hex(6)
+        self._name = name
+        self._may_follow = bool(name)
+        """Only at first: two of a name would take turns, were one that lost it to do so, too."""
         self._seen: LeaseEntry | None = None
         self._since = 0.0
 
@@ -69,13 +79,19 @@ class ServiceLease:
         return now - self._since
 
     def try_acquire(self) -> bool:
-        """Take the lease if nobody holds it or its holder has stopped renewing it."""
+        """Take the lease if nobody holds it or its holder has stopped renewing it.
+
+        The first call also takes it from a holder of the same name.
+        """
         seen = self.entry()
-        if seen.holder and self.unchanged_s(seen) < LEASE_TIMEOUT_S:
+        follows = self._may_follow and seen.name == self._name
+        self._may_follow = False
+        if seen.holder and not follows and self.unchanged_s(seen) < LEASE_TIMEOUT_S:
             return False
         mine = LeaseEntry(
-            self._token, socket.gethostname(), os.getpid(), time.time_ns() // 1_000_000
-        )
+            self._token, socket.gethostname(), os.getpid(), time.time_ns() // 1_000_000,
+            name=self._name,
+        )  # fmt: skip
         return self._file.change(lambda newest: mine if newest == seen else newest) == mine
 
     def renew(self) -> None:
@@ -83,7 +99,7 @@ class ServiceLease:
 
         def renewed(newest: LeaseEntry) -> LeaseEntry:
             self._check(newest)
-            return LeaseEntry(newest.holder, newest.host, newest.pid, newest.since_ms)
+            return replace(newest, beat=secrets.token_hex(6))
 
         self._file.change(renewed)
 

@@ -45,9 +45,14 @@ class Airflow:
     """What lands and applies: ``tasks`` of the DAG `replicate`, or ``service``, which is `sluice
     replicate`; then the DAG watches it.
     """
+    service_queues: list[str] = field(default_factory=list)
+    """Queues of Airflow's workers on different hosts, best two. A task in each, of a DAG of its
+    own, runs the service: one works, the others stand by.
+    """
     run_time: str = "5m"
-    """How long a run of the DAG `replicate` lasts, unless its form says otherwise. Changed settings
-    take effect with the next one. Longer runs are fewer rows in Airflow's database.
+    """How long a run of the DAG `replicate` or `service_1` lasts, unless its form says otherwise.
+    Changed settings take effect with the next one. Longer runs are fewer rows in Airflow's
+    database.
     """
     executor: str = ""
     """Executor of all tasks, if Airflow has several; by default its first one."""
@@ -100,6 +105,10 @@ class Airflow:
         if self.replication not in ("tasks", "service"):
             raise SettingsError(
                 f"[airflow] replication = {self.replication!r}: tasks or service expected"
+            )
+        if self.service_queues and self.replication != "service":
+            raise SettingsError(
+                '[airflow] service-queues are of replication = "service", which isn\'t set'
             )
         if self.deadline and not self.notify:
             raise SettingsError("[airflow] deadline calls notify, which isn't set")

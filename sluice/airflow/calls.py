@@ -6,6 +6,7 @@ the pipeline's environment where Airflow's has no pipeline. So nothing of Airflo
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 from collections.abc import Callable, Mapping
@@ -244,6 +245,25 @@ def watch_replication(
     return watch(pipeline, RunDeadline.of(run_seconds, began_s).countdown())
 
 
+def serve_replication(
+    pipeline: NamedPipeline, name: str, run_seconds: float, began_s: float | None
+) -> None:
+    """Replicate or stand by, as `sluice replicate` does, until the run's time is up.
+
+    The next run's task has the same `name` and goes on from this one. With a dead parent the task
+    no longer belongs to Airflow, which begins another one, so its time is up, too.
+    """
+    from sluice.etl.tasks.service import ReplicationService
+    from sluice.etl.tasks.worker import stop_on_sigterm
+
+    left_s, parent = RunDeadline.of(run_seconds, began_s).countdown(), os.getppid()
+    stop = threading.Event()
+    with stop_on_sigterm(stop):
+        ReplicationService(pipeline, name).run(
+            stop, lambda: left_s() if os.getppid() == parent else 0.0
+        )
+
+
 CALLS: Mapping[str, Callable[..., Any]] = {
     each.__name__: each
     for each in (
@@ -258,11 +278,12 @@ CALLS: Mapping[str, Callable[..., Any]] = {
         operate,
         retain,
         serve_pages,
+        serve_replication,
         verify_continuously,
         watch_replication,
         why_stopped,
         work,
     )
 }
-ENDS_BY_ITSELF = frozenset({"apply", "land"})
+ENDS_BY_ITSELF = frozenset({"apply", "land", "serve_replication"})
 """Calls that notice a SIGTERM, and the end of their caller, by themselves."""

@@ -333,6 +333,26 @@ def test_where_a_service_replicates_the_dag_watches_it(tmp_path):
         assert dag.max_consecutive_failed_dag_runs == 1
 
 
+def test_each_queue_of_the_service_has_a_task_of_its_own(tmp_path):
+    more = '[airflow]\nqueue = "any"\nreplication = "service"\nservice-queues = ["east", "west"]\n'
+    folder = shop_file(tmp_path / "pipelines", more)
+    (folder / "search.toml").write_text(
+        (folder / "shop.toml").read_text().partition("[airflow]")[0].replace("db1", "db2")
+    )
+    with parsed(tmp_path, folder) as found:
+        assert found.import_errors == {}
+        assert {it for it in found.dags if it.startswith("sluice_service")} == {
+            "sluice_service_1_shop",
+            "sluice_service_2_shop",
+        }
+        for number, queue in ((1, "east"), (2, "west")):
+            (task,) = found.dags[f"sluice_service_{number}_shop"].tasks
+            assert (task.queue, task.retries) == (queue, 1_000)
+    with parsed(tmp_path, shop_file(folder, '[airflow]\nservice-queues = ["east"]\n')) as found:
+        (said,) = found.import_errors.values()
+        assert "service-queues" in said
+
+
 def test_a_task_of_replicate_that_was_started_again_ends_with_its_run(
     dag_bag, tmp_path, monkeypatch
 ):

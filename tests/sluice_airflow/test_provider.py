@@ -145,7 +145,10 @@ def thin(wheel, tmp_path_factory):
     for path in Path(sysconfig.get_path("purelib")).iterdir():  # the rest is Airflow's
         if not path.name.lstrip("_").startswith(NOT_AIRFLOWS):
             (packages / path.name).symlink_to(path)
-    more = f'[airflow]\nassets = ["shop.orders"]\ndecisions = true\npython = "{program(folder)}"\n'
+    more = (
+        f'[airflow]\nassets = ["shop.orders"]\ndecisions = true\npython = "{program(folder)}"\n'
+        'replication = "service"\nservice-queues = ["a", "b"]\n'
+    )
     shop = shop_pipeline(folder / "shop", more=more)
     shop.move_checkpoint("2026-11-22T00:00:00Z")
     return ThinAirflow(python, folder, shop)
@@ -167,7 +170,8 @@ def test_all_dags_of_sluice_and_of_the_documents_are_parsed(thin):
     (bundle,) = thin.folder.glob("venv/lib/python*/site-packages/sluice/dags")
     found = thin.run(PARSE, bundle, own)
     assert found["errors"] == {}
-    files = {path.stem for path in bundle.glob("*.py")} - {"pipelines"}
+    files = {path.stem for path in bundle.glob("*.py")} - {"pipelines", "service"}
+    files |= {"service_1", "service_2"}
     wanted = {f"sluice_{kind}_shop" for kind in files} | set(documented_dags())
     assert set(found["dags"]) == wanted
 

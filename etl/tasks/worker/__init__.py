@@ -3,7 +3,7 @@
 The next run's task attaches to it.
 """
 
-from sluice.etl.tasks.worker.client import WorkerLostError, run_in_worker
+from sluice.etl.tasks.worker.client import WorkerLostError, run_in_worker, stop_on_sigterm
 from sluice.etl.tasks.worker.task_spec import WorkerSpec
 
-__all__ = ["WorkerLostError", "WorkerSpec", "run_in_worker"]
+__all__ = ["WorkerLostError", "WorkerSpec", "run_in_worker", "stop_on_sigterm"]

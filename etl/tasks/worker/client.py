@@ -88,7 +88,7 @@ def run_in_worker(
 
     Raises WorkerLostError if the worker dies, else what it raised, by name, message and `hint`.
     """
-    with _stop_on_sigterm(stop):
+    with stop_on_sigterm(stop):
         return _run(spec, left_s, stop, on_progress)
 
 
@@ -113,8 +113,8 @@ def _run(
 
 
 @contextlib.contextmanager
-def _stop_on_sigterm(stop: threading.Event) -> Iterator[None]:
-    """Set `stop` on SIGTERM.
+def stop_on_sigterm(stop: threading.Event) -> Iterator[None]:
+    """Set `stop` on SIGTERM, if this is the main thread.
 
     Airflow sends it when an operator clears a task, or marks it or its run, and SIGKILL seconds
     later.

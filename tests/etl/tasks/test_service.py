@@ -25,11 +25,14 @@ from sluice.etl.settings.pipelines import NamedPipeline
 from sluice.etl.tasks import airflow_task
 from sluice.etl.tasks.service import ReplicationService
 from sluice.relay import ClaimLostError, Control, Failure, RelayLog
+from sluice.relay.json_codec import to_bytes
 from sluice.relay.service_lease import ServiceLease
 from tests.etl.spark_fixture import free_port
 from tests.etl.story import Story, table
 
 _MARK = "SLUICE_TEST_SERVICE"
+_TAKEOVER_S = 40.0
+"""On quiet cores it takes about 20 s."""
 pytestmark = pytest.mark.timeout(1200)
 
 
@@ -43,22 +46,64 @@ def settings(tmp_path, port, more='replication = "service"'):
     return path
 
 
-class Service:
-    """A host of its own with `sluice replicate` on it."""
+class Host:
+    """A host of its own with one program on it."""
+
+    def __init__(self, config, name, *arguments):
+        self._mark = f"{config.parent}/{name}"
+        with open(f"{self._mark}.log", "ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, *arguments],
+                env=os.environ | {_MARK: self._mark}, stdout=log, stderr=log,
+            )  # fmt: skip
+
+    def processes(self):
+        for each in psutil.process_iter():
+            with contextlib.suppress(psutil.Error):
+                if each.environ().get(_MARK) == self._mark:
+                    yield each
+
+    def workers(self):
+        """Process ids of those that land and apply."""
+        return {
+            each.pid for each in self.processes() if "sluice.etl.tasks.worker" in each.cmdline()
+        }
+
+    def dies(self):
+        """kill -9 of everything on it."""
+        for each in self.processes():
+            with contextlib.suppress(psutil.Error):
+                each.kill()
+        self.process.wait(60)
+
+
+_CALL = """
+import logging, sys, time
+from pathlib import Path
+from sluice.airflow.calls import CALLS
+from sluice.etl.settings.pipelines import NamedPipeline
+logging.basicConfig(level=logging.INFO)
+config, name, seconds = sys.argv[1:]
+CALLS["serve_replication"](NamedPipeline("", Path(config)), name, float(seconds), time.time())
+"""
+
+
+class Task(Host):
+    """A task of the DAG `service_1` or another one, on a host of its own."""
+
+    def __init__(self, config, name, seconds, host=""):
+        super().__init__(config, host or name, "-c", _CALL, str(config), name, str(seconds))
+
+
+class Service(Host):
+    """`sluice replicate` on a host of its own."""
 
     def __init__(self, config, name):
         self.name, self.port = name, free_port()
-        with open(config.parent / f"{name}.log", "ab") as log:
-            self.process = subprocess.Popen(
-                [
-                    *(sys.executable, "-m", "sluice.cli", "replicate", "--config", str(config)),
-                    *("--listen", f"127.0.0.1:{self.port}"),
-                ],
-                env=os.environ | {_MARK: f"{config.parent}/{name}"},
-                stdout=log,
-                stderr=log,
-            )
-        self._mark = f"{config.parent}/{name}"
+        super().__init__(
+            config, name, "-m", "sluice.cli", "replicate", "--config", str(config),
+            "--listen", f"127.0.0.1:{self.port}",
+        )  # fmt: skip
 
     def probe(self, path):
         """(status, state), (0, {}) while nothing listens."""
@@ -76,26 +121,18 @@ class Service:
     def state(self):
         return self.probe("/readyz")[1].get("state")
 
-    def host_dies(self):
-        """kill -9 of the service and of its worker processes."""
-        for each in psutil.process_iter():
-            with contextlib.suppress(psutil.Error):
-                if each.environ().get(_MARK) == self._mark:
-                    each.kill()
-        self.process.wait(60)
-
 
 @pytest.fixture
 def services(tmp_path):
     started = []
 
-    def start(config, name):
-        started.append(Service(config, name))
+    def start(config, name, *more, kind=Service):
+        started.append(kind(config, name, *more))
         return started[-1]
 
     yield start
     for each in started:
-        each.host_dies()
+        each.dies()
 
 
 def until(true):
@@ -142,16 +179,70 @@ def test_the_standby_goes_on_when_the_host_of_the_active_one_dies(tmp_path, mari
     try:
         until(lambda: len(applied(story)) > 5)
         assert second.state() == "standby"
-        first.host_dies()
+        first.dies()
         before, died = len(applied(story)), time.monotonic()
         until(lambda: len(applied(story)) > before)
-        print(f"taken over after {time.monotonic() - died:.1f} s")
+        assert (took := time.monotonic() - died) < _TAKEOVER_S, f"taken over after {took:.1f} s"
         until(lambda: second.probe("/readyz")[0] == 200 and second.state() == "active")
     finally:
         traffic.stopped.set()
         traffic.join()
     until(lambda: len(applied(story)) >= traffic.count)
     assert sorted(applied(story)) == list(range(traffic.count))
+
+
+def test_the_next_run_s_task_goes_on_with_the_same_workers_and_no_standby_takes_over(
+    tmp_path, mariadb, services
+):
+    story, config = Story(mariadb, tmp_path), settings(tmp_path, mariadb.port)
+    relay = RelayLog.open(story.url)
+    relay.change_control(lambda _: Control(land_paused=True, apply_paused=False))
+    lease = ServiceLease(relay.place)
+    traffic = Traffic(story)
+    traffic.start()
+    try:
+        first = services(config, "service_1", 25, kind=Task)
+        until(lambda: applied(story))
+        second = services(config, "service_2", 600, kind=Task)
+        working = first.workers()
+        assert first.process.wait(120) == 0
+        assert lease.entry().name == "service_1" and len(working) == 2
+        following = services(config, "service_1", 600, kind=Task)
+        until(lambda: lease.entry().pid == following.process.pid)
+        before = len(applied(story))
+        until(lambda: len(applied(story)) > before)
+        assert following.workers() == working and not second.workers()
+        following.dies()
+        before, died = len(applied(story)), time.monotonic()
+        until(lambda: len(applied(story)) > before)
+        assert (took := time.monotonic() - died) < _TAKEOVER_S, f"taken over after {took:.1f} s"
+        assert lease.entry().name == "service_2"
+        second.process.send_signal(signal.SIGTERM)
+        assert second.process.wait(120) == 0
+        assert not lease.entry().holder and not second.workers()
+        services(config, "service_2", 600, kind=Task)
+        until(lambda: lease.entry().name == "service_2")
+    finally:
+        traffic.stopped.set()
+        traffic.join()
+    until(lambda: len(applied(story)) >= traffic.count)
+    assert sorted(applied(story)) == list(range(traffic.count))
+
+
+def test_a_process_follows_one_of_its_name_at_once_but_only_as_its_first_act(tmp_path):
+    storage = RelayLog.open(f"file://{tmp_path}/relay").place
+    first, second, other = (ServiceLease(storage, name) for name in ("a", "a", "b"))
+    assert first.try_acquire()
+    assert not other.try_acquire()
+    assert second.try_acquire()
+    with pytest.raises(ClaimLostError):
+        first.renew()
+    assert not first.try_acquire() and not other.try_acquire()
+    second.renew()
+    assert second.entry().name == "a"
+    unnamed = ServiceLease(RelayLog.open(f"file://{tmp_path}/unnamed").place)
+    assert unnamed.try_acquire()
+    assert b"name" not in to_bytes(unnamed.entry())
 
 
 def test_a_service_that_is_told_to_end_hands_over_at_once(tmp_path, mariadb, services, monkeypatch):
