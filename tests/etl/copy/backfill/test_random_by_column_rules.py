@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import itertools
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from hypothesis import settings as tried
 from hypothesis import strategies as st
 
 from sluice.etl.changes.formats.sql_text import literal, quote_name
+from sluice.etl.changes.rules import Filter
 from sluice.etl.copy.backfill import BackfillDownstream, BackfillRequest
 from sluice.etl.copy.backfill.backfill_job import BackfillEndpoints, BackfillJob
 from sluice.etl.copy.backfill.plan import make_backfill_plan
@@ -21,6 +23,7 @@ from sluice.etl.copy.backfill.reader import ReadRequest, ReadResult, read_chunk
 from sluice.etl.copy.backfill.throttle import AdaptiveChunkSize
 from sluice.etl.copy.backfill.upstream_catalog import UpstreamCatalog
 from sluice.etl.copy.definitions import SourceSchema
+from sluice.etl.copy.errors import BackfillError
 from sluice.etl.copy.tidb_session import TidbAddress, TidbSession
 from sluice.etl.downstream.chunk_results import ChunkResult
 from sluice.etl.settings import Relay, Settings, Upstream
@@ -39,7 +42,7 @@ from tests.etl.apply.ruled_columns import (
 )
 from tests.etl.copy.given_rows import serving
 from tests.etl.mariadb_fixture import MariaDBServer
-from tests.etl.story import Story
+from tests.etl.story import Story, table
 from tests.etl.verify.replicas import Replica
 
 SCHEMA = Schema(1, "d", "utf8mb4", "utf8mb4_bin")
@@ -93,9 +96,17 @@ def served_rows(drawn: DrawnTable) -> list[list[Any]]:
 
 
 def backfill(
-    drawn: DrawnTable, settings: Settings, address: TidbAddress, how: str
+    drawn: DrawnTable,
+    settings: Settings,
+    address: TidbAddress,
+    how: str,
+    of_job: Filter | None = None,
 ) -> dict[str, Any]:
-    """Copy the table again as `sluice backfill` does; what became of it."""
+    """Copy the table again as `sluice backfill` does; what became of it.
+
+    `of_job`: its rules, if they aren't those of applying.
+    """
+    filters = settings.filters if of_job is None else of_job
     relay, request = settings.open_relay(), BackfillRequest(("d.t",), mode=how)
     upstream, downstream = DrawnUpstream(address, drawn), AppliedDownstream(settings, drawn.story)
 
@@ -104,7 +115,7 @@ def backfill(
             return read_chunk(session, relay.storage, order)
 
     try:
-        rules = settings.filters, settings.routes
+        rules = filters, settings.routes
         definitions = upstream.definitions(drawn.story.now)
         plan = make_backfill_plan(request, definitions, rules, upstream, downstream.columns())
         assert not plan.problems
@@ -112,7 +123,7 @@ def backfill(
             "backfill", request.to_json(), WriteScope("db", ("d.t",)), "test"
         )
         sides = BackfillEndpoints(
-            upstream, downstream, relay.aligned_chunks, relay.storage, read, settings.filters
+            upstream, downstream, relay.aligned_chunks, relay.storage, read, filters
         )
         with job.run(Runner("test")) as run:
             work = BackfillJob(request, plan, sides, job.id, run)
@@ -151,6 +162,29 @@ def differing(
     replica = Replica(address, known, server, folder, settings.filters)
     apart = replica.compare()["d.t"].found.apart
     return 0 if apart is None else apart.count
+
+
+@pytest.mark.parametrize("is_of_job", [False, True])
+def test_rows_of_a_job_with_other_rules_than_those_of_applying_are_declined(
+    mariadb: MariaDBServer, tmp_path: Path, is_of_job: bool
+) -> None:
+    story = Story(mariadb, tmp_path)
+    made = story.create(table(11, "t", "id int", "a int", primary="id"), "CREATE TABLE t (...)")
+    story.insert(made, {"id": 1, "a": 2})
+    drawn: Any = SimpleNamespace(story=story, table=made, rows={1: {"id": 1, "a": 2}})
+    rule = {"leave-out": ["a"]}
+    whole, narrow = settings_of(story), settings_of(story, rule)
+    settings, of_job = (whole, narrow) if is_of_job else (narrow, whole)
+    apply(story, settings)
+    before = story.rows("t")
+    with serving(made, served_rows(drawn), region_rows=2) as address:
+        with mariadb.connect() as connection, connection.cursor() as cursor:
+            if not is_of_job:  # a column that was there before the rule
+                cursor.execute("ALTER TABLE d.t ADD COLUMN a int")
+                before = [(1, None)]
+        with pytest.raises(BackfillError, match=r"d\.t: the rules .* other columns .* \(a\)"):
+            backfill(drawn, settings, address, REPLACE, of_job.filters)
+    assert story.rows("t") == before
 
 
 @pytest.mark.parametrize("kind", KINDS)
