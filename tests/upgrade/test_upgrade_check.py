@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import re
+import secrets
 import stat
 import sys
 from collections.abc import Iterator
@@ -15,10 +16,11 @@ from subprocess import CompletedProcess
 
 import httpx
 import pytest
+from confluent_kafka import Producer
 
 from sluice.errors import FAIL, OK, WARN, CheckResult
 from sluice.etl.operate.upgrade.file_kinds import ARCHIVE, RELAY_LOG
-from sluice.etl.operate.upgrade.parties import check_airflow, check_pumps
+from sluice.etl.operate.upgrade.parties import check_airflow, check_checkpoint, check_pumps
 from sluice.etl.operate.upgrade.stored_files import KindSeen, look_at_files
 from sluice.etl.settings import load_settings
 from sluice.etl.settings.airflow_section import Airflow
@@ -28,6 +30,7 @@ from sluice.relay.jobs import Jobs, Runner, WriteScope
 from sluice.relay.storage import open_storage
 from sluice.tidb import NodeStatus
 from tests.cli.typed import typed
+from tests.etl.downstream.sinks.kafka_topic import broker  # noqa: F401 a fixture
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.pump_service.pumpkit import Site
 from tests.upgrade.test_newer_formats import DOCUMENTS, everything, newer_json, newer_sealed
@@ -218,6 +221,37 @@ def test_chunks_beside_the_checkpoint_count_and_so_do_running_jobs(
     done = checked("--config", file)
     assert done.returncode == 1
     assert re.search("^FAIL +checkpoint .*sluice_chunks has format 2", done.stdout, re.M)
+
+
+def test_the_resume_record_of_topics_counts(
+    folder: Path,
+    broker: str,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    prefix = f"upgrade-{secrets.token_hex(3)}"
+    path = folder / "topics.toml"
+    path.write_text(
+        f'[upstream]\npd-urls = "http://127.0.0.1:1"\n[relay]\nurl = "file://{folder}/relay"\n'
+        f'[downstream]\ntype = "kafka"\n[kafka]\nbrokers = "{broker}"\ntopic = "{prefix}"\n'
+        f'format = "canal-json"\nsavepoint = "{tmp_path}/savepoint"\n'
+        f'resume-topic = "{prefix}-resume"\n'
+    )
+    settings = load_settings(path)
+
+    def checked_after(**record: object) -> list[CheckResult]:
+        producer = Producer({"bootstrap.servers": broker})
+        text = {"commit_ts": 5, "schema_version": 1, "job": "", "topics": {}} | record
+        producer.produce(f"{prefix}-resume", json.dumps(text), f"sluice-7-{prefix}", partition=0)
+        assert producer.flush(60) == 0
+        return list(check_checkpoint(settings, 7))
+
+    assert [each.state for each in checked_after()] == [OK, OK]
+    (savepoint, record) = checked_after(format=2, unheard_of=True)
+    assert (savepoint.state, record.state) == (OK, FAIL)
+    assert (
+        f"topic {prefix}-resume, offset 1 has format 2, this version of Sluice reads 1"
+        in record.text
+    )
 
 
 def test_every_key_that_is_gone_is_named_with_the_nearest(folder: Path) -> None:

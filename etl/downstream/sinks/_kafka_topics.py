@@ -24,6 +24,7 @@ from sluice.etl.changes.messages import (
 )
 from sluice.etl.changes.steps import ScopedDdl
 from sluice.etl.downstream import Checkpoint
+from sluice.etl.downstream.checkpoint import refuse_newer
 from sluice.etl.downstream.sinks._kafka_client import KafkaClient
 from sluice.etl.downstream.sinks._topic_tail import PARTITION
 from sluice.etl.downstream.sinks.sink import ApplyError
@@ -83,15 +84,20 @@ class ResumeRecord:
 
     @classmethod
     def parse(cls, value: bytes, place: str) -> ResumeRecord:
-        """Read a record. Raises ApplyError that names `place` if it is none."""
+        """Read a record.
+
+        Raises ApplyError that names `place` if it is none, NewerCheckpointError if a later version
+        wrote it.
+        """
         try:
             document = json.loads(value)
+            refuse_newer(f"the resume record in {place.rstrip(',')}", document)
             topics = {name: TopicState(*state) for name, state in document["topics"].items()}
             checkpoint = Checkpoint(int(document["commit_ts"]), int(document["schema_version"]))
             copied = document.get("copy")
             position = CopyPosition(**{**copied, "rows": tuple(copied["rows"])}) if copied else None
             return cls(checkpoint, topics, str(document["job"]), position)
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ApplyError(
                 f"{place} holds no resume record: {error!r}",
                 hint="name a topic of its own in [kafka] resume-topic",

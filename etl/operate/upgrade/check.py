@@ -139,7 +139,8 @@ def _steps(settings: Settings, pumps: list[NodeStatus]) -> list[str]:
         if job.entry().state == RUNNING
     ]
     steps += [f"`sluice jobs pause {job}`" for job in jobs]
-    if settings.airflow.replication == "service":
+    section = settings.airflow
+    if section.replication == "service":
         stop, start = (
             "stop the standby, then the active process, of `sluice replicate`",
             ("start `sluice replicate` again"),
@@ -148,12 +149,13 @@ def _steps(settings: Settings, pumps: list[NodeStatus]) -> list[str]:
         dag = settings.dag_id("replicate")
         stop, start = f"`airflow dags pause {dag}`", f"`airflow dags unpause {dag}`"
     others = "`archive`, `verify` and the other DAGs that are switched on"
-    where = "Airflow's tasks, Spark's workers, `sluice pages`, `sluice metrics` and the command"
+    tasks = f"{section.python} and the provider in Airflow" if section.python else "Airflow"
+    servers = "`sluice metrics`" + (" and `sluice pages`" if section.pages else "")
     return [
         *steps,
         f"{stop}, and pause {others}; wait until `sluice status` says that no task runs",
-        f"replace the package wherever it is used: {where}",
-        "start the Spark Connect server, `sluice pages` and `sluice metrics` again",
+        f"replace the package in {tasks}, for Spark's workers, {servers} and the command",
+        f"start the Spark Connect server again, and {servers} where they run",
         f"{start}, and unpause the other DAGs",
         *(f"`sluice jobs resume {job}`" for job in jobs),
         "`sluice upgrade --check` and `sluice status` again, with the new version",

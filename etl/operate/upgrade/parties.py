@@ -23,7 +23,7 @@ from sluice.etl.downstream import CheckpointError, ChunkResults, MySQLSession
 from sluice.etl.downstream.checkpoint import ROW_FORMAT
 from sluice.etl.operate.node_http import ask_node
 from sluice.etl.operate.status import read_checkpoint_in_time
-from sluice.etl.settings import Downstream, Settings
+from sluice.etl.settings import Downstream, Kafka, Settings
 from sluice.etl.settings.airflow_section import Airflow
 from sluice.etl.settings.sluice_toml import RULE_SECTIONS, known_sections
 from sluice.etl.spark.errors import SparkUnavailableError
@@ -97,6 +97,13 @@ def check_checkpoint(settings: Settings, cluster_id: int) -> Iterator[CheckResul
             )
         if isinstance(settings.target, Downstream):
             _check_chunk_results(settings.target)
+        elif isinstance(settings.target, Kafka) and settings.target.has_resume_record:
+            # the client of Kafka is there for pipelines that write to topics
+            from sluice.etl.downstream.sinks.kafka import sent_through
+
+            through = sent_through(settings.target, cluster_id)
+            text = "format 1, this version reads 1" if through else "nothing was sent yet"
+            yield CheckResult(area, OK, f"the resume record in its topic: {text}")
     except CheckpointError as error:
         yield CheckResult(area, FAIL, str(error.args[0]), error.hint)
     except Exception as error:
