@@ -47,8 +47,10 @@ class SparkPreparer:
     """
 
     def __init__(self, place: SessionTarget, options: PrepareOptions) -> None:
+        from sluice.etl.spark.job import window_range
         from sluice.etl.spark.resilient_function import LOCAL_FALLBACK_BYTES, ResilientFunction
 
+        self._range = window_range
         self._max_local_bytes = LOCAL_FALLBACK_BYTES
         self._function = ResilientFunction(
             place, PrepareWindows(place.url, options), (_TASK_SCHEMA, STEP_SCHEMA)
@@ -71,7 +73,12 @@ class SparkPreparer:
         self._function.connect(_CONNECT_TIMEOUT_S)
         tasks = pa.table({"windows": [windows.to_text()]})
         is_small = windows.bytes <= self._max_local_bytes and windows.changes <= _MAX_LOCAL_CHANGES
-        for batch in self._function(tasks, _JOB_TIMEOUT_S, alone=True, is_small=is_small):
+        label = ""
+        if windows.windows:
+            label = self._range(windows.windows[0].lo, windows.windows[-1].hi)
+        for batch in self._function(
+            tasks, _JOB_TIMEOUT_S, alone=True, is_small=is_small, label=label
+        ):
             yield batch if batch.schema.equals(STEP_SCHEMA) else batch.cast(STEP_SCHEMA)
 
     def close(self) -> None:

@@ -22,6 +22,7 @@ from sluice.etl.landing.extract import TASK_SCHEMA, BinlogDecodeError, DdlRecord
 from sluice.etl.landing.extract.copies import SharedTransactions, shared_transactions
 from sluice.etl.landing.planner import WindowPlan
 from sluice.etl.spark.errors import SparkError
+from sluice.etl.spark.job import window_range
 from sluice.etl.spark.resilient_function import LOCAL_FALLBACK_BYTES, ResilientFunction
 from sluice.relay import Part
 
@@ -123,8 +124,9 @@ class LandingJob:
         ]
         columns = [json.dumps(task) for task in tasks], [wanted.window for wanted in plan.ranges]
         batches = self._function(
-            pa.table(columns, TASK_SCHEMA), timeout_s, alone=is_small, is_small=is_small
-        )
+            pa.table(columns, TASK_SCHEMA), timeout_s, alone=is_small, is_small=is_small,
+            label=window_range(plan.lo, plan.hi),
+        )  # fmt: skip
         answers = [json.loads(row) for batch in batches for row in batch.column(0).to_pylist()]
         for answer in answers:
             if "unreadable" in answer:

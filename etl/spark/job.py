@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import secrets
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import grpc
@@ -55,13 +55,13 @@ class TaskFrame:
 
 
 @contextlib.contextmanager
-def tagged(spark: Any, tag: str) -> Iterator[None]:
-    """Give the jobs that this thread begins meanwhile a tag, and the name of the session's work.
+def tagged(spark: Any, *tags: str) -> Iterator[None]:
+    """Give the jobs that this thread begins meanwhile tags, and the name of the session's work.
 
-    Spark shows the tags with each job: `sluice apply at s3://bucket/relay`.
+    Spark shows the tags with each job: `sluice apply at s3://bucket/relay`. Empty ones are left
+    out.
     """
-    name = getattr(spark, "sluice_name", "")
-    tags = [tag, name] if name else [tag]
+    tags = tuple(each for each in (*tags, getattr(spark, "sluice_name", "")) if each)
     for each in tags:
         spark.addTag(each)
     try:
@@ -71,12 +71,19 @@ def tagged(spark: Any, tag: str) -> Iterator[None]:
             spark.removeTag(each)
 
 
-def stream(spark: Any, frame: Any, timeout_s: float) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of `frame` as they come.
+def window_range(lo: int, hi: int) -> str:
+    """Return the tag of a job that works on windows from `lo` (exclusive) through `hi` (TSO)."""
+    return f"windows after {lo} through {hi}"
 
-    A job that lets `timeout_s` pass between two batches is interrupted, and no other job of the
-    session. Raises SparkJobTimeout for such a one, and Spark's errors; see
-    `sluice.etl.spark.error_translation.ErrorTranslator`.
+
+def stream(
+    spark: Any, frame: Any, timeout_s: float, tags: Sequence[str] = ()
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of `frame` as they come; the job has `tags`, for people or to interrupt it.
+
+    A job that lets `timeout_s` pass between two batches is interrupted, as is one whose caller
+    stops before the last batch, and no other job of the session. Raises SparkJobTimeout for the
+    former, and Spark's errors; see `sluice.etl.spark.error_translation.ErrorTranslator`.
     """
     # DataFrame.toArrow would gather everything, and ask the server for a schema that is known.
     tables = spark.client.to_table_as_iterator(
@@ -89,22 +96,27 @@ def stream(spark: Any, frame: Any, timeout_s: float) -> Iterator[pa.RecordBatch]
         silent.set()
         spark.interruptTag(tag)
 
-    while True:
-        timer = threading.Timer(timeout_s, give_up)
-        timer.daemon = True
-        timer.start()
-        try:
-            with tagged(spark, tag):
-                table = next(tables, None)
-        except (PySparkException, grpc.RpcError) as error:
-            if silent.is_set():
-                raise SparkJobTimeout(
-                    f"Spark gave nothing for {timeout_s:g} s, so the job was interrupted"
-                ) from error
-            raise
-        finally:
-            timer.cancel()
-        if table is None:
-            return
-        if isinstance(table, pa.Table):  # a schema may come too
-            yield from table.to_batches()
+    try:
+        while True:
+            timer = threading.Timer(timeout_s, give_up)
+            timer.daemon = True
+            timer.start()
+            try:
+                with tagged(spark, tag, *tags):
+                    table = next(tables, None)
+            except (PySparkException, grpc.RpcError) as error:
+                if silent.is_set():
+                    raise SparkJobTimeout(
+                        f"Spark gave nothing for {timeout_s:g} s, so the job was interrupted"
+                    ) from error
+                raise
+            finally:
+                timer.cancel()
+            if table is None:
+                return
+            if isinstance(table, pa.Table):  # a schema may come too
+                yield from table.to_batches()
+    except (GeneratorExit, KeyboardInterrupt):
+        with contextlib.suppress(Exception):
+            spark.interruptTag(tag)
+        raise

@@ -6,6 +6,7 @@ Called by several threads side by side.
 from __future__ import annotations
 
 import contextlib
+import secrets
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -47,17 +48,21 @@ class JobCalls:
         self._lock = threading.Lock()
         self._connection: tuple[Any, TaskFrame] | None = None
         self._errors = ErrorTranslator()
+        self._tag = f"calls-{secrets.token_hex(6)}"
 
-    def __call__(self, texts: Sequence[str]) -> list[str]:
-        """Return the function's results for the texts, in no order. Raises SparkError."""
-        return self.map(pa.table({"text": list(texts)}))
+    def __call__(self, texts: Sequence[str], label: str = "") -> list[str]:
+        """Return the function's results for the texts, in no order. Raises SparkError.
 
-    def map(self, tasks: pa.Table) -> list[str]:
-        """Return the function's results for rows, in no order. Raises SparkError."""
+        `label`: a tag that Spark shows with the job.
+        """
+        return self.map(pa.table({"text": list(texts)}), label)
+
+    def map(self, tasks: pa.Table, label: str = "") -> list[str]:
+        """Return the function's results for rows, in no order, as a call does."""
         spark, frame = self._connected()
         try:
             with self._errors.translating():
-                found = list(stream(spark, frame.of(tasks), self._timeout_s))
+                found = list(stream(spark, frame.of(tasks), self._timeout_s, (self._tag, label)))
         except SparkError as error:
             if error.transient and not isinstance(error, WorkerError):
                 self._drop(spark)
@@ -69,10 +74,10 @@ class JobCalls:
         self._connected()
 
     def interrupt(self) -> None:
-        """End the jobs that are under way."""
+        """End the calls that are under way."""
         if (connection := self._connection) is not None:
             with contextlib.suppress(Exception):
-                connection[0].interruptAll()
+                connection[0].interruptTag(self._tag)
 
     def close(self) -> None:
         """Close the connection; the session stays on the server."""

@@ -59,6 +59,7 @@ class RemoteFunction:
         *,
         alone: bool,
         core_timeout_s: float | None = None,
+        label: str = "",
     ) -> Iterator[pa.RecordBatch]:
         """Yield the function's results for these rows, as they come.
 
@@ -66,7 +67,8 @@ class RemoteFunction:
         side. After `timeout_s` without a message the call is given up. Raises SparkError, which a
         WorkerError is too; SparkUnavailableError: the server was away before any worker had begun;
         SlowWorkerError: the same call is a job next time; NoFreeCore: a call `alone` found no core
-        for its worker within `core_timeout_s`, and nothing of it has begun.
+        for its worker within `core_timeout_s`, and nothing of it has begun. `label`: a tag
+        that Spark shows with a call that is a job.
         """
         with self._errors.translating():
             try:
@@ -82,7 +84,7 @@ class RemoteFunction:
                 self._fallback_until = time.monotonic() + _JOB_FALLBACK_S
                 raise
             spark_session.check_reachable(self._server)
-            yield from stream(self._spark, self._frame.of(tasks), timeout_s)
+            yield from stream(self._spark, self._frame.of(tasks), timeout_s, (label,))
 
     def warm_up(self) -> None:
         """Start the worker for calls `alone`, if one can start.

@@ -115,9 +115,9 @@ class ResilientFunction:
             self._spark, self._function = spark, function
 
     def __call__(
-        self, tasks: pa.Table, timeout_s: float, *, alone: bool, is_small: bool
+        self, tasks: pa.Table, timeout_s: float, *, alone: bool, is_small: bool, label: str = ""
     ) -> Iterator[pa.RecordBatch]:
-        """Call the function as RemoteFunction does, after `connect`.
+        """Call the function as RemoteFunction does, with its `label`, after `connect`.
 
         `is_small`: the call is at most LOCAL_FALLBACK_BYTES, and is mapped in this process while
         the server is away, or has no free core. Where only its worker has died another one is
@@ -131,7 +131,9 @@ class ResilientFunction:
         try:
             may_be_local = is_small and alone and not self._is_suspect
             core_timeout_s = _CORE_TIMEOUT_S if may_be_local else None
-            yield from function(tasks, timeout_s, alone=alone, core_timeout_s=core_timeout_s)
+            yield from function(
+                tasks, timeout_s, alone=alone, core_timeout_s=core_timeout_s, label=label
+            )
             self._is_suspect = False
             return
         except NoFreeCore:

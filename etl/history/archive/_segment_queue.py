@@ -21,6 +21,7 @@ from sluice.etl.history.archive.plan import SegmentPlan
 from sluice.etl.history.archive.report import ArchivedSegment
 from sluice.etl.history.archive.worker import TASK_SCHEMA, BuildSegments, build_segment
 from sluice.etl.spark.errors import SparkError, WorkerError
+from sluice.etl.spark.job import window_range
 from sluice.etl.spark.job_calls import JobCalls, WorkerFunction
 from sluice.etl.spark.session_target import SessionTarget
 from sluice.relay.archive import ArchiveSegment
@@ -59,7 +60,8 @@ class SparkSegmentBuilder(JobCalls):
 
     def run(self, task: dict[str, Any]) -> Any:
         """Return the function's result for a row. Raises SparkError, and so WorkerError."""
-        (text,) = self.map(pa.Table.from_pylist([task], self._tasks))
+        tasks = pa.Table.from_pylist([task], self._tasks)
+        (text,) = self.map(tasks, task.get("label", ""))
         return json.loads(text)
 
 
@@ -111,6 +113,7 @@ class SegmentQueue:
             if not plan.is_quiet:
                 self._jobs.connect()
             task = {"token": begin(plan), "records": plan.records, "binlog_bytes": plan.bytes}
+            task["label"] = window_range(plan.lo, plan.hi)
             run = self._run_locally if plan.is_quiet else self._jobs.run
             self._running.append((plan, time.perf_counter(), self._threads.submit(run, task)))
 

@@ -65,8 +65,6 @@ class SparkExecution:
                     pieces = ordered_pieces(spark, left, wrap)
                     yield from files.read(_results(spark, pieces.mapInArrow(compute, RESULT_TYPES)))
             finally:
-                with contextlib.suppress(Exception):  # the caller may have closed the generator
-                    spark.interruptAll()
                 spark_session.close(spark)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import secrets
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
@@ -17,6 +18,7 @@ from sluice.etl.history.as_of.worker import Aggregate
 from sluice.etl.settings import Spark
 from sluice.etl.spark import session as spark_session
 from sluice.etl.spark.error_translation import ErrorTranslator
+from sluice.etl.spark.job import tagged
 from sluice.etl.spark.job_calls import WorkerFunction
 from sluice.etl.spark.remote_workers import wrap_for_workers
 from sluice.etl.spark.session_target import BATCH, SessionTarget
@@ -61,14 +63,16 @@ def as_frames(past: TimeTravelQuery, server: Spark) -> Iterator[TableFrames]:
     with past.held(), restored_errors(), ErrorTranslator().translating():
         spark = spark_session.connect(SessionTarget(server, BATCH, past.archive_url))
         kept: list[Any] = []
+        tag = f"frames-{secrets.token_hex(6)}"
         try:
             frames = frames_in(spark, past, partial(wrap_for_workers, spark), kept)
-            yield TableFrames(spark, frames)
+            with tagged(spark, tag):
+                yield TableFrames(spark, frames)
         finally:
             with contextlib.suppress(Exception):  # the session's end takes them as well
                 for payloads in kept:
                     payloads.unpersist()
-                spark.interruptAll()
+                spark.interruptTag(tag)
             spark_session.close(spark)
 
 

@@ -15,6 +15,7 @@ from sluice.etl.history.find.results import SearchResults
 from sluice.etl.history.find.scan import FindInWindows, WindowSearch, wanted_tables
 from sluice.etl.history.history_log import HistoryLog, LogRange
 from sluice.etl.settings import Settings
+from sluice.etl.spark.job import window_range
 from sluice.etl.spark.job_calls import JobCalls
 from sluice.etl.spark.session_target import BATCH, SessionTarget
 from sluice.relay import WindowRecord
@@ -121,7 +122,8 @@ class _RangeSearch:
         )
         with contextlib.closing(calls):
             for tasks in itertools.chain([first], batches):
-                for text in calls([BatchPayload(tuple(windows)).to_text() for windows in tasks]):
+                searched = [BatchPayload(tuple(windows)).to_text() for windows in tasks]
+                for text in calls(searched, window_range(tasks[0][0].lo, tasks[-1][-1].hi)):
                     found.add(SearchResults.from_json(json.loads(text)), self._query)
                 self._on_progress(tasks[-1][-1].hi, found)
 

@@ -33,9 +33,7 @@ def test_a_range_without_an_answer_is_no_empty_range(answers: list[int]) -> None
 
     def job(answers: list[int]) -> LandingJob:
         return LandingJob(
-            lambda *_, alone, is_small: pa.table(
-                {"stats": [stats(n, 1) for n in answers]}
-            ).to_batches()
+            lambda *_, **__: pa.table({"stats": [stats(n, 1) for n in answers]}).to_batches()
         )
 
     assert job([1, 0]).run(plan, "t", 1).transactions == 2

@@ -10,7 +10,7 @@ import pytest
 
 from sluice.etl.settings import Spark
 from sluice.etl.spark.errors import SparkJobTimeout, SparkUnavailableError
-from sluice.etl.spark.job import stream
+from sluice.etl.spark.job import stream, window_range
 from sluice.etl.spark.session import attach, close, connect, interrupt_all, session_id
 from sluice.etl.spark.session_target import SessionTarget
 
@@ -157,7 +157,57 @@ def test_a_job_that_is_given_up_ends_no_other_of_its_session(spark_remote, tmp_p
     close(spark)
 
 
-def test_a_job_is_named_by_what_it_is_for_and_where(spark_remote, tmp_path):
+def test_a_job_whose_caller_stops_is_ended_and_no_other_of_its_session(spark_remote, tmp_path):
+    at_work, other_at_work, mark = (str(tmp_path / name) for name in ("one", "other", "ended"))
+
+    def one_then_forever(batches):
+        import os
+        import time
+
+        for batch in batches:
+            while batch["id"][0].as_py():
+                open(at_work, "w").close()
+                time.sleep(0.05)
+                if os.path.exists(mark):  # the test has failed, and Spark keeps no task of it
+                    return
+            yield batch
+
+    def until_the_other_is_over(batches):
+        import os
+        import time
+
+        open(other_at_work, "w").close()
+        while not os.path.exists(mark):
+            time.sleep(0.05)
+        yield from batches
+
+    def is_written(path):
+        if os.path.exists(path):
+            os.remove(path)
+        time.sleep(1.0)
+        return os.path.exists(path)
+
+    spark = attach(Spark(spark_remote), "a caller stops", timeout_s=120)
+    batches = stream(spark, spark.range(0, 2, 1, 2).mapInArrow(one_then_forever, "id long"), 120.0)
+    assert next(batches).num_rows == 1
+    other = spark.range(1).mapInArrow(until_the_other_is_over, "id long")
+    rows = []
+    thread = threading.Thread(target=lambda: rows.extend(stream(spark, other, 120.0)))
+    thread.start()
+    deadline = time.monotonic() + 120
+    while not (os.path.exists(other_at_work) and is_written(at_work)):
+        assert time.monotonic() < deadline
+    batches.close()
+    while is_written(at_work):
+        assert time.monotonic() < deadline
+    (tmp_path / "ended").touch()
+    thread.join(120)
+    assert [batch.num_rows for batch in rows] == [1]
+    close(spark)
+
+
+@pytest.mark.parametrize("tag", ["sluice land at {place}/a_b", "windows after 3 through 5"])
+def test_a_job_is_named_by_what_it_is_for_and_where(spark_remote, tmp_path, tag):
     place = SessionTarget(Spark(spark_remote), "land", f"{tmp_path.as_uri()}/a,b?region=x")
     spark, failed = connect(place), []
 
@@ -169,13 +219,14 @@ def test_a_job_is_named_by_what_it_is_for_and_where(spark_remote, tmp_path):
             yield from batches
 
         try:
-            list(stream(spark, spark.range(1).mapInArrow(forever, "id long"), 600.0))
+            frame = spark.range(1).mapInArrow(forever, "id long")
+            list(stream(spark, frame, 600.0, (window_range(3, 5), "")))
         except Exception as error:
             failed.append(str(error))
 
     thread = threading.Thread(target=run)
     thread.start()
-    while not spark.interruptTag(f"sluice land at {tmp_path.as_uri()}/a_b"):
+    while not spark.interruptTag(tag.format(place=tmp_path.as_uri())):
         assert thread.is_alive()
         time.sleep(0.1)
     thread.join(120)

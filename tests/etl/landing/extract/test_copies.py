@@ -52,7 +52,7 @@ def land(request, pumps, tmp_path):
     relay = RelayLog.open(tmp_path.as_uri())
     work = LandRanges(relay.url, CLUSTER_ID)
 
-    def function(tasks, timeout_s, *, alone, is_small):
+    def function(tasks, timeout_s, *, alone, is_small, label):
         rows = tasks.to_pylist()
         groups = [rows] if is_small else [[row] for row in rows]
         for number, group in enumerate(groups):
