@@ -54,7 +54,9 @@ def command(
     version = metadata.version("sluice")
     if data_dirs:
         results = [_data_directory(path) for path in data_dirs]
-        return print_checks(results, as_json=as_json, schema=SCHEMA, version=version)
+        return print_checks(
+            results, as_json=as_json, schema=SCHEMA, version=version, kinds=[], steps=[]
+        )
     from sluice.etl.operate.upgrade import check_upgrade
     from sluice.pump_service.store.data_format import FORMAT
 

@@ -2,6 +2,7 @@
 commands of others.
 """
 
+import json
 import re
 import shlex
 import subprocess
@@ -108,3 +109,15 @@ def test_single_commands_of_the_documents_do_their_work_on_a_running_stack(tried
     for line in ON_THE_STACK:
         done = CliRunner().invoke(group, there(line))
         assert done.exit_code == 0, (line, done.output, done.exception)
+
+
+@pytest.mark.timeout(300)
+def test_all_that_these_commands_wrote_is_known_to_the_check_of_an_upgrade(tried, monkeypatch):
+    monkeypatch.setenv("SLUICE_HOME", str(tried.stack.home))
+    done = CliRunner().invoke(group, ["upgrade", "--check", "--all", "--json"])
+    document = json.loads(done.stdout)
+    assert (done.exit_code, document["failed"]) == (0, 0), done.output
+    assert [each for each in document["results"] if each["state"] != "ok"] == []
+    kinds = {each["kind"] for each in document["kinds"]}
+    assert {"window records", "jobs' states", "jobs' requests", "verifications"} <= kinds
+    assert {"days of the catalogue", "snapshots"} <= kinds
