@@ -14,17 +14,22 @@ from typing import Any
 import pytest
 
 from sluice.etl.copy import topics_run
+from sluice.etl.copy.bootstrap import BootstrapPlanner
 from sluice.etl.copy.errors import CopyError
+from sluice.etl.copy.tidb_sql import TidbAddress, TidbSql
+from sluice.etl.copy.worker import make_messages
 from sluice.etl.downstream import CheckpointMovedError
 from sluice.etl.downstream.sinks import ApplyError, read_checkpoint
 from sluice.etl.downstream.sinks.kafka import KafkaSink
 from sluice.etl.settings import Settings
+from sluice.etl.settings.rules import parse_filter
 from sluice.relay.jobs import CANCELLED, Jobs, Runner
+from tests.devstack.sql_harness import port
 from tests.etl.changes.messages.avro_reader import AvroReader
 from tests.etl.changes.messages.debezium_avro_reader import DebeziumAvroReader
 from tests.etl.changes.messages.readers import READERS
-from tests.etl.changes.messages.recorded_messages import snapshot_ts
-from tests.etl.copy.copying import BANK_ONLY, CLUSTER, RECORDING
+from tests.etl.changes.messages.recorded_messages import snapshot_rows, snapshot_ts
+from tests.etl.copy.copying import BANK_ONLY, CLUSTER, RECORDING, definitions
 from tests.etl.copy.topics_copy import (
     WITHOUT_COMPUTED,
     bootstrap,
@@ -84,6 +89,26 @@ def check_whole(settings: Settings, new_reader: Any) -> None:
     assert last is not None
     assert replicate(settings) == last.hi > summary.ts
     check_changes(settings, summary.ts)
+
+
+def test_rows_of_a_live_tidb_lack_the_columns_that_a_rule_leaves_out(tmp_path: Path) -> None:
+    kafka = topics(REAL, tmp_path)
+    rule = {"tables": ["bank.*"], "leave-out": ["balance", "memo"]}
+    filters = parse_filter({"replicate-do-db": ["bank"], "columns": [rule]})[0]
+    settings = settings_of(tmp_path, kafka, filters)
+    with port("bootstrap", region_rows=700) as opened:
+        label = opened.recording.label("dump_sql")
+        source = TidbSql(TidbAddress("127.0.0.1", opened.server.port), label.ts)
+        copy = BootstrapPlanner(settings, source, definitions(label.ts), CLUSTER)
+        copy.run(
+            lambda chunk, table: make_messages(source.spec(), chunk, table, kafka.message_format)
+        )
+    land_all(settings)
+    reader = READERS["canal-json"][1]()
+    found = copied_rows(settings, reader)
+    wanted = lambda name: name.startswith("bank.")  # noqa: E731
+    assert found == snapshot_rows(RECORDING, "dump_sql", reader, settings.open_relay(), wanted)
+    assert found and not any({"balance", "memo"} & kinds.keys() for kinds in reader.kinds.values())
 
 
 def test_rows_are_reads_at_the_snapshots_moment_and_a_watermark_ends_them(tmp_path: Path) -> None:
