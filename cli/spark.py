@@ -201,6 +201,20 @@ def connect_command(
     _become(server.command())
 
 
+@command.command("executor")
+def executor_command() -> None:
+    """Run an executor in a pod that a driver on Kubernetes (k8s://) has made.
+
+    The driver adds the word `executor` to the command of its pods' template, and says the rest in
+    variables.
+    """
+    from sluice.etl.spark.launch import build_executor_command
+
+    command = build_executor_command(os.environ)
+    # the driver hands on the secret in a variable of Spark's own
+    os.execve(command.argv[0], list(command.argv), os.environ | dict(command.env))  # noqa: S606
+
+
 def _with_secret(command: LaunchCommand) -> LaunchCommand:
     """Guard the process with the secret of SPARK_AUTHENTICATE_SECRET, if there is one.
 

@@ -38,10 +38,13 @@ _START_TIMEOUT_S = 240.0
 class StandaloneCluster:
     """A standalone Spark cluster; `home`: an empty folder for all that it writes.
 
-    `environment`: what workers get, a store's credentials too.
+    `environment`: what workers get, a store's credentials too. `more`: settings of the Connect
+    server's application.
     """
 
-    def __init__(self, home: Path, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self, home: Path, environment: Mapping[str, str], more: Mapping[str, str] | None = None
+    ) -> None:
         self.home = home
         self._environment = environment
         self._secret = secrets.token_urlsafe(24)
@@ -57,6 +60,7 @@ class StandaloneCluster:
             "spark.local.dir": str(home / "local"),
             "spark.driver.memory": "512m",
             "spark.executor.memory": "512m",
+            **(more or {}),
         }
         listening = ListenAddress(LOOPBACK, port)
         self._connect = ConnectServer(

@@ -38,6 +38,25 @@ class SparkMissingError(RequestError):
     hint = "pip install pyspark[connect]==4.3.0 (pyspark-client alone has no server)"
 
 
+class ExecutorPlaceError(RequestError):
+    """The environment isn't that of an executor's pod."""
+
+    hint = "a Spark driver on Kubernetes starts this, by the command of its pods' template"
+
+
+_JAVA_OPTION = "SPARK_JAVA_OPT_"
+_EXECUTOR_FLAGS = {
+    "--driver-url": "SPARK_DRIVER_URL",
+    "--executor-id": "SPARK_EXECUTOR_ID",
+    "--cores": "SPARK_EXECUTOR_CORES",
+    "--app-id": "SPARK_APPLICATION_ID",
+    "--hostname": "SPARK_EXECUTOR_POD_IP",
+    "--resourceProfileId": "SPARK_RESOURCE_PROFILE_ID",
+    "--podName": "SPARK_EXECUTOR_POD_NAME",
+}
+"""The executor's arguments, by the variables of its pod."""
+
+
 @dataclass(frozen=True, slots=True)
 class LaunchCommand:
     """A launch command; `env` comes on top of the process's environment.
@@ -136,10 +155,10 @@ def build_worker_command(
         master_url,
     ]
     # What ended applications left is removed after a day: shipped packages, and the executors'
-    # logs.
+    # logs. On SIGPWR it takes no more tasks, and its executors end when theirs are over.
     options = (
         f"{_FEW_THREADS} -Dspark.worker.cleanup.enabled=true"
-        " -Dspark.worker.cleanup.appDataTtl=86400"
+        " -Dspark.worker.cleanup.appDataTtl=86400 -Dspark.decommission.enabled=true"
     )
     # It looks for its master every 5 to 15 seconds, as long as it takes. Spark itself would do so
     # six times, then every 30 to 90 seconds, and end after ten more.
@@ -198,6 +217,12 @@ class ConnectServer:
             # Rows of an executor that died are asked for again three times. An executor that lives
             # accepts connections within a second; five, as usual, would be 15 s lost.
             "spark.shuffle.io.retryWait": "1s",
+            # With dynamic allocation an executor that holds shuffled rows of jobs that are over
+            # would otherwise be kept until the driver's next large collection.
+            "spark.dynamicAllocation.shuffleTracking.timeout": "60s",
+            # An executor whose host is to end finishes its tasks, and hands shuffled rows on.
+            "spark.decommission.enabled": "true",
+            "spark.storage.decommission.enabled": "true",
             # A worker's first input over TCP is held up by 40 ms.
             "spark.python.unix.domain.socket.enabled": "true",
         }
@@ -227,6 +252,41 @@ class ConnectServer:
                 "PYSPARK_DRIVER_PYTHON": sys.executable,
             },
         )
+
+
+def build_executor_command(environment: Mapping[str, str]) -> LaunchCommand:
+    """Return the command of an executor in a pod that a driver on Kubernetes has made.
+
+    `environment`: the pod's, in which the driver says what the executor needs. Raises
+    SparkMissingError, and ExecutorPlaceError outside of such a pod. Source of the variables and
+    arguments: BasicExecutorFeatureStep and the image's entrypoint.sh of Spark.
+    """
+    home = spark_home()
+    options = {
+        int(name.removeprefix(_JAVA_OPTION)): value
+        for name, value in environment.items()
+        if name.startswith(_JAVA_OPTION)
+    }
+    try:
+        memory = environment["SPARK_EXECUTOR_MEMORY"]
+        told = [
+            word for flag, name in _EXECUTOR_FLAGS.items() for word in (flag, environment[name])
+        ]
+    except KeyError as error:
+        raise ExecutorPlaceError(f"the variable {error.args[0]} is missing") from None
+    places = [
+        environment.get("SPARK_CONF_DIR", ""), environment.get("SPARK_CLASSPATH", ""),
+        str(home / "jars" / "*"),
+    ]  # fmt: skip
+    java = Path(environment.get("JAVA_HOME", "/usr"), "bin", "java")
+    return LaunchCommand(
+        (
+            *(str(java), *(options[number] for number in sorted(options))),
+            *(f"-Xms{memory}", f"-Xmx{memory}", "-cp", ":".join(filter(None, places))),
+            *("org.apache.spark.scheduler.cluster.k8s.KubernetesExecutorBackend", *told),
+        ),
+        {"SPARK_HOME": str(home)},
+    )
 
 
 def with_authentication(command: LaunchCommand, secret: str) -> LaunchCommand:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import copy
+import json
+import os
 import tomllib
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +15,10 @@ import pytest
 import yaml
 
 from deploy.start import healthy
+from sluice.cli.spark import command as spark_commands
 from sluice.etl.settings import parse_settings
+from sluice.etl.spark.launch import spark_home
+from sluice.etl.spark.persistent_worker_task import IDLE_TIMEOUT_S
 from sluice.pump_service.config import Config, load
 from tests.deploy.compose_file import ROOT, defaults, seconds, services
 from tests.deploy.docker_file import TARGETS, stages
@@ -270,6 +276,108 @@ def test_with_tls_a_pump_shows_a_certificate_and_is_probed_with_it():
         asked = said[probe]["exec"]["command"]
         assert asked == [word.replace("http:", "https:") for word in before] != before
     assert "httpGet" not in said["livenessProbe"]
+
+
+PODS = FOLDER / "spark-on-kubernetes"
+
+
+def executor_pod() -> dict[str, Any]:
+    """The pod of an executor as Spark completes its template (BasicExecutorFeatureStep)."""
+    pod = yaml.safe_load((PODS / "executor.yaml").read_text())
+    (said,) = pod["spec"]["containers"]
+    said["image"] = "registry.example.com/sluice-spark:0.1.0"
+    said["args"] = ["executor"]
+    pod["metadata"]["name"] = "sluice-exec-1"
+    return pod
+
+
+def connect_on_pods() -> dict[str, Any]:
+    component = yaml.safe_load((PODS / "kustomization.yaml").read_text())
+    (patch,) = (one for one in component["patches"] if one["path"] == "connect.yaml")
+    assert patch["target"] == {"kind": "Deployment", "name": "spark-connect"}
+    found = copy.deepcopy(WORKLOADS["spark-connect"])
+    for step in yaml.safe_load((PODS / "connect.yaml").read_text()):
+        _patched(found, step)
+    return found
+
+
+def test_executors_as_pods_keep_to_the_schemas_and_take_the_standalone_clusters_place():
+    rights = list(yaml.safe_load_all((PODS / "rights.yaml").read_text()))
+    for release in RELEASES:
+        for one in (connect_on_pods(), executor_pod(), *rights):
+            kubernetes_validate.validate(one, release, strict=True)
+    component = yaml.safe_load((PODS / "kustomization.yaml").read_text())
+    gone = [one["target"] for one in component["patches"] if one["path"] == "nothing.yaml"]
+    removed = {
+        (one["kind"], one["metadata"]["name"])
+        for one in OBJECTS
+        for target in gone
+        if target.items() <= {"kind": one["kind"], "name": one["metadata"]["name"]}.items()
+    }
+    assert removed == {
+        ("Service", "spark-master"), ("PersistentVolumeClaim", "spark-master"),
+        ("Deployment", "spark-master"), ("NetworkPolicy", "spark-master"),
+        ("Deployment", "spark-worker"),
+    }  # fmt: skip
+    listed = {"kustomization.yaml", *component["resources"]}
+    listed |= {one["path"] for one in component["patches"]}
+    listed |= {file for one in component["configMapGenerator"] for file in one["files"]}
+    assert {path.name for path in PODS.iterdir()} == listed
+
+
+def test_a_pod_of_an_executor_has_what_a_worker_has_and_starts_one():
+    (said,) = executor_pod()["spec"]["containers"]
+    worker = WORKLOADS["spark-worker"]["spec"]["template"]
+    assert executor_pod()["metadata"]["labels"] == worker["metadata"]["labels"]
+    of_pipeline = {one["name"]: one for one in container("spark-worker")["env"]}
+    assert said["env"] == [
+        of_pipeline[name] for name in of_pipeline if name.startswith(("AWS_", "SLUICE_"))
+    ]
+    assert said["securityContext"] == container("spark-worker")["securityContext"]
+    for key in ("securityContext", "automountServiceAccountToken", "terminationGracePeriodSeconds"):
+        assert executor_pod()["spec"][key] == worker["spec"][key]
+    entry = stages()["runtime"].last("ENTRYPOINT")
+    assert json.loads(entry) == said["command"][:3]
+    assert said["command"][3:] == ["sluice", "spark"]
+    assert "executor" in spark_commands.commands
+
+
+def test_settings_of_executors_as_pods_are_sparks_and_name_what_is_there():
+    (said,) = connect_on_pods()["spec"]["template"]["spec"]["containers"]
+    confs = dict(
+        word.removeprefix("--conf=").split("=", 1)
+        for word in said["args"]
+        if word.startswith("--conf=")
+    )
+    jars = spark_home() / "jars"
+    known = b""
+    for jar, name in (
+        ("spark-kubernetes_2.13", "org/apache/spark/deploy/k8s/Config$.class"),
+        ("spark-core_2.13", "org/apache/spark/internal/config/package$.class"),
+    ):
+        (path,) = jars.glob(f"{jar}-*.jar")
+        with zipfile.ZipFile(path) as archive:
+            known += archive.read(name)
+    assert not [key for key in confs if key.encode() not in known]
+    names = {one["name"] for one in said["env"]}
+    for value in confs.values():
+        assert not value.startswith("$(") or value[2:-1] in names
+    mounts = {one["name"]: one["mountPath"] for one in said["volumeMounts"]}
+    template = Path(confs["spark.kubernetes.executor.podTemplateFile"])
+    assert str(template.parent) == mounts["executor"] and (PODS / template.name).is_file()
+    assert (
+        executor_pod()["spec"]["containers"][0]["name"]
+        == confs["spark.kubernetes.executor.podTemplateContainerName"]
+    )
+    script = Path(confs["spark.kubernetes.decommission.script"])
+    drain = ROOT / script.relative_to(stages()["runtime"].last("WORKDIR"))
+    assert os.access(drain, os.X_OK) and drain.read_text().startswith("#!/usr/bin/env python\n")
+
+
+def test_a_worker_is_drained_before_it_ends():
+    hook = container("spark-worker")["lifecycle"]["preStop"]["exec"]["command"]
+    assert hook == ["python", "-m", "deploy.start.drain"]
+    assert pod("spark-worker")["terminationGracePeriodSeconds"] > IDLE_TIMEOUT_S
 
 
 def _patched(document: Any, step: dict[str, Any]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -11,10 +12,13 @@ import pytest
 from click.testing import CliRunner
 
 from sluice.cli.spark import command
+from sluice.devstack.launch.spark import java_home
 from sluice.etl.spark.launch import (
     ConnectServer,
+    ExecutorPlaceError,
     ListenAddress,
     WorkerResources,
+    build_executor_command,
     build_master_command,
     build_worker_command,
     with_authentication,
@@ -126,3 +130,27 @@ def test_the_command_becomes_what_the_settings_say(
     refused = CliRunner().invoke(command, [*arguments, "--conf", "spark.cores.max"])
     assert refused.exit_code == 2
     assert "KEY=VALUE expected" in refused.output
+
+
+def test_an_executor_of_a_pod_is_started_by_what_its_driver_says_in_variables() -> None:
+    environment = {
+        "SPARK_DRIVER_URL": "spark://CoarseGrainedScheduler@127.0.0.1:1", "SPARK_EXECUTOR_ID": "3",
+        "SPARK_EXECUTOR_CORES": "2", "SPARK_EXECUTOR_MEMORY": "200m",
+        "SPARK_APPLICATION_ID": "spark-7", "SPARK_EXECUTOR_POD_IP": "127.0.0.1",
+        "SPARK_RESOURCE_PROFILE_ID": "0", "SPARK_EXECUTOR_POD_NAME": "sluice-exec-3",
+        "SPARK_CONF_DIR": "/opt/spark/conf", "JAVA_HOME": str(java_home()),
+        **{f"SPARK_JAVA_OPT_{n}": f"-Dspark.test.option{n}=1" for n in range(11)},
+        "SPARK_JAVA_OPT_11": "-Dspark.rpc.numRetries=1",
+    }  # fmt: skip
+    command = build_executor_command(environment)
+    words = list(command.argv)
+    assert words[1:12] == [f"-Dspark.test.option{n}=1" for n in range(11)]
+    assert words[words.index("-cp") + 1].startswith("/opt/spark/conf:")
+    done = subprocess.run(
+        words, env={**os.environ, **environment, **command.env}, capture_output=True, text=True,
+        timeout=600,
+    )  # fmt: skip
+    assert done.returncode and "127.0.0.1:1" in done.stderr and "Unrecognized" not in done.stderr
+    del environment["SPARK_DRIVER_URL"]
+    with pytest.raises(ExecutorPlaceError, match="SPARK_DRIVER_URL"):
+        build_executor_command(environment)
