@@ -300,6 +300,7 @@ def test_what_needs_a_recording_of_the_repository_says_so(installed):
         assert "Traceback" not in output
 
 
+@pytest.mark.slow
 @pytest.mark.e2e
 def test_a_pump_runs_from_the_wheel(installed, recording):
     code, output = installed.run("up", "--recording", recording, "etcd", "cluster", timeout=600)

@@ -15,6 +15,8 @@ from sluice.bench.limits import __main__ as limits
 from sluice.bench.limits.processor import decoded
 from sluice.bench.pump_load import CASES
 
+pytestmark = pytest.mark.slow
+
 PERFORMANCE = Path(__file__).parents[2] / "docs" / "how-to" / "measure.md"
 
 
@@ -27,7 +29,6 @@ def measured(tmp_path_factory):
     return code, kept, home
 
 
-@pytest.mark.slow
 def test_every_figure_is_a_number_above_nothing_with_its_unit_and_its_range(measured):
     code, kept, _ = measured
     whole = json.loads(kept.read_text())

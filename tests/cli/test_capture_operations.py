@@ -28,6 +28,7 @@ def etcd(tmp_path):
     made.stop()
 
 
+@pytest.mark.slow
 def test_status_shows_a_capture_and_the_transaction_that_holds_it_back(tmp_path, etcd):
     history = recorded_changes.transactions("08-scan-from-start")
     begin = history[-1].commit_ts

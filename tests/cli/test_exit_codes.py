@@ -83,6 +83,7 @@ def test_3_something_that_passes_is_in_the_way(sluice):
     assert sluice.typed("status").returncode == 3, "neither the downstream nor PD answers"
 
 
+@pytest.mark.slow
 def test_4_replication_has_stopped_and_waits_for_somebody(sluice, config):
     relay = RelayLog.open(f"file://{config.parent}/relay")
     relay.failures.note(

@@ -83,6 +83,7 @@ def test_without_the_python_that_it_was_made_for_it_says_which_one_that_is(
     assert "SLUICE_PYTHON" in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_pump_of_the_package_serves_with_the_flags_of_tiup_and_leaves_as_paused(
     deployed, only_python, tmp_path

@@ -78,6 +78,7 @@ def test_what_is_kept_is_what_was_migrated_and_holds_nothing_of_a_stack(kept: Ke
     assert not [secret for secret in secrets if secret.encode() in kept.database.read_bytes()]
 
 
+@pytest.mark.slow
 def test_the_next_stack_begins_with_it_also_after_a_migration_that_was_killed(
     kept: Kept, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nothing_migrates: None
 ) -> None:

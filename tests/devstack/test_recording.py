@@ -11,6 +11,7 @@ from sluice.tidb import pb
 from sluice.tidb.binlog_kinds import COMMIT, PREWRITE, ROLLBACK
 from sluice.tidb.codec.varint import encode_uvarint
 from tests.devstack.cluster_harness import RECORDINGS
+from tests.examples import examples
 
 
 def record(**fields):
@@ -167,7 +168,7 @@ def test_a_commit_without_its_prewrite_is_an_error(copy):
         Recording(copy).transactions()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.integers(0, 8000), st.integers(1, 255))
 def test_damage_anywhere_in_the_packed_stream_never_passes_as_a_different_recording(position, flip):
     import tempfile

@@ -150,6 +150,7 @@ def test_a_part_that_does_not_come_up_is_reported_with_the_end_of_its_log(tmp_pa
     assert tagged(tmp_path) == []
 
 
+@pytest.mark.slow
 def test_a_port_that_was_taken_meanwhile_is_changed_if_nothing_runs_and_named_if_something_does(
     tmp_path,
 ):
@@ -221,6 +222,7 @@ def test_the_pipelines_settings_are_those_of_the_stack(stack):
     assert settings.relay.url == f"file://{stack.home}/relay"
 
 
+@pytest.mark.slow
 def test_metrics_are_served_while_nothing_else_runs(tmp_path):
     stack = Stack(tmp_path)
     try:

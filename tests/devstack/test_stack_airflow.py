@@ -26,7 +26,7 @@ from sluice.devstack.stack import Stack
 from sluice.devstack.state import StackError
 from sluice.relay.window import window_path
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.slow, pytest.mark.e2e]
 
 PARTS = ("spark", "airflow-api", "airflow-scheduler", "airflow-dag-processor", "airflow-triggerer")
 DAG = """

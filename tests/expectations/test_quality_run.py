@@ -405,6 +405,7 @@ ODD_TABLES = (
 )
 
 
+@pytest.mark.slow
 def test_tables_whose_names_need_quoting_are_proposed_for_and_looked_at(shop, folder):
     settings, session = shop
     names = [TableName("shop", table) for table in ODD_TABLES]

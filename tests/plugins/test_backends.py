@@ -87,6 +87,7 @@ def test_a_child_process_answers_and_another_one_after_it_was_killed(pages, monk
     assert answered(client, "jobs").json()["jobs"] == []
 
 
+@pytest.mark.slow
 def test_a_server_answers_with_the_rights_that_airflow_gives(pages, server, tmp_path):
     client = pages('pages = "pages"')
     assert answered(client, "jobs").json()["jobs"] == []
@@ -105,6 +106,7 @@ def test_a_server_answers_with_the_rights_that_airflow_gives(pages, server, tmp_
     assert (same.status_code, same.content) == (304, b"")
 
 
+@pytest.mark.slow
 def test_nobody_asks_the_server_without_its_token(pages, server, monkeypatch):
     client = pages('pages = "pages"')
     assert answered(client, "jobs").status_code == 200

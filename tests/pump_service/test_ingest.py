@@ -11,6 +11,7 @@ from sluice.pump_service.ingest import AdmissionRules, BinlogIngest, WriteReject
 from sluice.pump_service.metrics import PumpMetrics
 from sluice.pump_service.store import Record
 from sluice.tidb import pb
+from tests.examples import examples
 from tests.pump_service.served_lane import no_origins, time_limit
 
 CLUSTER = 6_800_000_000_000_000_000
@@ -59,7 +60,7 @@ def _damaged(draw: st.DrawFn) -> bytes:
     return bytes(request[: draw(st.sampled_from((len(request), len(request), len(request) - 1)))])
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.lists(_damaged(), min_size=1, max_size=8))
 def test_a_request_means_the_same_whatever_came_before_it(requests: list[bytes]) -> None:
     seasoned = _ingest()

@@ -15,6 +15,7 @@ from sluice.pump_service.config.settings import CaptureOptions, Config
 from sluice.pump_service.share_holder import ShareHolder, owners
 from sluice.tidb import tso
 from sluice.tidb.etcd import CAPTURED_LABEL, SHARE_LABEL, KeyListing, KeyValue, NodeStatus
+from tests.examples import examples
 
 COUNT = 3
 NAMES = ["10.0.0.1:8250", "10.0.0.2:8250", "10.0.0.3:8250"]
@@ -221,7 +222,7 @@ actions = st.tuples(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.lists(actions, max_size=25), st.sampled_from(NAMES))
 def test_whatever_befalls_holders_every_share_comes_to_one_that_lives(steps, last):
     with tempfile.TemporaryDirectory() as folder:

@@ -54,6 +54,7 @@ def test_a_tidb_that_started_again_at_its_address_is_another_one(stage: Stage) -
     assert stage.is_rolled_back("k", start_ts)
 
 
+@pytest.mark.slow
 def test_a_lock_of_a_dead_tidb_is_given_its_time_and_no_more(stage: Stage) -> None:
     start_ts = stage.begin("k")
     assert stage.tidb("prewrite", start_ts=start_ts)["prewritten"]
@@ -88,6 +89,7 @@ def test_a_dead_tidb_beside_a_living_one_at_the_same_address_waits_in_doubt(stag
     until(lambda: stage.is_rolled_back("k", start_ts))
 
 
+@pytest.mark.slow
 def test_a_tidb_that_was_taken_for_dead_has_its_prewrite_refused_and_tells_its_client(
     stage: Stage,
 ) -> None:
@@ -101,6 +103,7 @@ def test_a_tidb_that_was_taken_for_dead_has_its_prewrite_refused_and_tells_its_c
     stage.readers_get(start_ts)
 
 
+@pytest.mark.slow
 def test_tikv_keeps_what_an_unfinished_transaction_needs_and_an_operator_may_decide_it(
     stage: Stage,
 ) -> None:

@@ -175,7 +175,12 @@ def test_everything_goes_over_tls_and_new_certificates_need_no_restart(site, tmp
 
 
 @pytest.mark.parametrize(
-    ("missing", "named"), [("ca", "ca.pem"), ("key", "pump.key"), ("broken", "can't be used")]
+    ("missing", "named"),
+    [
+        pytest.param("ca", "ca.pem", marks=pytest.mark.slow),
+        pytest.param("key", "pump.key", marks=pytest.mark.slow),
+        ("broken", "can't be used"),
+    ],
 )
 def test_certificates_that_can_t_be_read_stop_the_start_and_are_named(
     site, tmp_path, missing, named

@@ -13,6 +13,7 @@ from sluice.relay import json_cache as known_members
 from sluice.relay.checksummed import decode_checksummed, encode_checksummed
 from sluice.relay.format_version import NewerFormatError
 from sluice.relay.json_cache import JsonMemberCache, to_text
+from tests.examples import examples
 
 values = st.recursive(
     st.none()
@@ -31,7 +32,7 @@ documents = st.dictionaries(
 others = st.dictionaries(st.sampled_from(["parts", "ddls", "moved", "lo"]), values)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.lists(st.tuples(others, documents, others), min_size=1, max_size=4))
 def test_records_are_written_and_read_as_if_nothing_were_remembered(records):
     writing, reading = JsonMemberCache(), JsonMemberCache()
@@ -43,7 +44,7 @@ def test_records_are_written_and_read_as_if_nothing_were_remembered(records):
             assert decode_checksummed(plain, 1, ("tables", reading)) == decode_checksummed(plain, 1)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(before=others, tables=documents, after=others, data=st.data())
 def test_text_that_is_anything_means_what_json_says(before, tables, after, data):
     text = to_text({"format": 1, **before, "tables": tables, "last": 0, **after})[:-1]

@@ -19,6 +19,7 @@ from relaykit import BASE, window
 from sluice.relay import PART_SCHEMA, RelayLog
 from sluice.relay.archive import Archive, ArchiveLog, ArchiveSegment
 from sluice.relay.archive.window_merging import MergeLimits
+from tests.examples import examples
 
 ROWS = st.tuples(
     st.integers(1, 6),  # how far behind the commit before; 0 is in the same transaction
@@ -63,7 +64,7 @@ def landed(url: str, windows: list[list[tuple[int, int, int, bytes]]]) -> RelayL
 
 
 @settings(
-    max_examples=12,
+    max_examples=examples(12),
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )

@@ -100,6 +100,7 @@ def test_who_stands_still_between_a_put_and_its_answer_wakes_up_to_what_is_there
     assert log.next(BASE) == landed and list(log.windows(BASE)) == [landed]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [1])
 def test_whoever_dies_or_sleeps_what_was_said_to_be_landed_is_what_is_there(
     s3_server: S3Server, seed: int

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from sluice.etl.history.archive.plan import SegmentPlan, windows_of
 from sluice.relay import RecordEncoder, read_records, to_text
+from tests.examples import examples
 from tests.relay.relaykit import BASE, window
 
 values = st.recursive(
@@ -39,7 +40,7 @@ def text_of(found, rest=None):
     return text.to_text(rest)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.lists(records, max_size=5), values)
 def test_records_are_read_as_they_were_written_also_where_the_text_is_laid_out_otherwise(
     found, rest
@@ -49,7 +50,7 @@ def test_records_are_read_as_they_were_written_also_where_the_text_is_laid_out_o
     assert read_records(json.dumps(json.loads(text), indent=1)) == (found, rest)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(found=st.lists(records, max_size=3), data=st.data())
 def test_a_text_that_was_damaged_is_read_as_json_says_or_refused(found, data):
     text = text_of(found)

@@ -14,6 +14,7 @@ from relaykit import window
 
 from sluice.relay import PART_SCHEMA, RelayError, RelayLog, merge, read_parts
 from sluice.relay.archive import Archive, write_log
+from tests.examples import examples
 
 Key = tuple[int, int, int]
 """commit_ts, start_ts, position"""
@@ -76,7 +77,7 @@ def test_the_merge_has_each_transaction_once_by_commit_and_start(found: list[lis
     assert merge(tables, decided)["row"].to_pylist() == expected(found, b"part#")
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=examples(30))
 @given(parts(), st.integers(1, 4))
 def test_relay_log_and_archive_give_back_the_same(
     found: list[list[Key]], rows_a_batch: int

@@ -176,6 +176,7 @@ def test_all_dags_of_sluice_and_of_the_documents_are_parsed(thin):
     assert set(found["dags"]) == wanted
 
 
+@pytest.mark.slow
 def test_a_sensor_waits_for_the_pipeline_of_the_other_environment(thin):
     assert thin.run(WAIT) == [True, "sluice.airflow.waiting.SluiceReachedTrigger"]
 
@@ -184,6 +185,7 @@ def test_an_operator_runs_its_job_in_the_other_environment(thin):
     assert thin.run(WORK) == {"steps": 3}
 
 
+@pytest.mark.slow
 def test_airflow_knows_the_connection_type_and_its_button_asks_the_pipeline(thin):
     assert thin.run(CONNECTION) == [
         "Sluice",
@@ -193,6 +195,7 @@ def test_airflow_knows_the_connection_type_and_its_button_asks_the_pipeline(thin
     ]
 
 
+@pytest.mark.slow
 def test_the_pages_are_there_and_their_json_comes_from_the_other_environment(thin):
     script, page, found, is_here = thin.run(PAGES)
     assert (script, page, set(found), is_here) == (200, 200, {"jobs", "more", "actions"}, False)

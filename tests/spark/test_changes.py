@@ -23,6 +23,7 @@ from sluice.tidb.rows import encode_insert
 from tests.etl.history.archive.archiving import LocalJobs, settings_of
 from tests.etl.relay_from_recording import RECORDINGS, land
 from tests.etl.story import Story, column, table, wider
+from tests.examples import examples
 from tests.spark.folded import differences, snapshot_of
 
 Row = dict[str, Any]
@@ -114,7 +115,7 @@ def test_each_change_comes_once_from_ranges_that_follow_one_another(little: Sett
     assert first is not None and last is not None
     moments = st.lists(st.integers(first.lo, last.hi), max_size=6)
 
-    @settings(max_examples=25)
+    @settings(max_examples=examples(25))
     @given(moments)
     def ranges_hold_all(cuts: list[int]) -> None:
         bounds = sorted({first.lo, *cuts, last.hi})

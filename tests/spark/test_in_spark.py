@@ -133,6 +133,7 @@ def test_a_stream_whose_server_is_killed_goes_on_with_each_transaction_once(
     session.stop()
 
 
+@pytest.mark.slow
 def test_tables_as_of_a_moment_are_frames_of_the_users_session(
     shop: Settings, spark: SparkSession
 ) -> None:

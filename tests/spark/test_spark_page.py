@@ -150,6 +150,7 @@ def _run(example: str, place: Path, names: dict[str, Any]) -> str:
     return shown.getvalue()
 
 
+@pytest.mark.slow
 def test_a_notebook_sees_what_happened_in_a_day(place: Path, names: dict[str, Any]) -> None:
     shown = _run(YESTERDAY, place, names)
     counts = dict(re.findall(r"\|\s*(\w+)\|\s*(\d+)\|", shown))

@@ -21,6 +21,7 @@ from sluice.spark.stream import ChangeStreamReader
 from sluice.tidb import tso
 from tests.etl.relay_from_recording import RECORDINGS, land
 from tests.etl.story import Story, column, table, wider
+from tests.examples import examples
 from tests.spark.folded import snapshot_of
 
 TABLE = table(21, "t", "id int not null", "a varchar(10)", primary="id")
@@ -60,7 +61,7 @@ def test_batches_of_any_size_hold_whole_transactions_and_together_each_change_on
         whole, {"tso": first.lo}, whole.latestOffset({"tso": first.lo}, ReadAllAvailable())
     )
 
-    @settings(max_examples=20)
+    @settings(max_examples=examples(20))
     @given(st.integers(1, 400), st.integers(1, 12))
     def in_batches(max_rows: int, max_windows: int) -> None:
         reader = stream(

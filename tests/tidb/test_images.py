@@ -25,6 +25,7 @@ from sluice.tidb.rows import (
     images_of,
 )
 from sluice.tidb.schema import Table
+from tests.examples import examples
 from tests.tidb.test_rows import batches, binary, calm, raw
 
 _DECODE: dict[str, Any] = {
@@ -66,7 +67,7 @@ def few() -> Iterator[None]:
         yield
 
 
-@settings(calm, max_examples=20)
+@settings(calm, max_examples=examples(20))
 @given(batches(), st.sampled_from(["insert", "delete", "update"]), st.data())
 def test_any_rows_of_any_column_are_what_decoding_everything_gives(
     batch: tuple[Table, list[dict[str, Any]]], what: str, data: st.DataObject
@@ -100,7 +101,7 @@ def test_any_rows_of_any_column_are_what_decoding_everything_gives(
         same(joined, double, pa.array(order))
 
 
-@settings(calm, max_examples=20)
+@settings(calm, max_examples=examples(20))
 @given(batches(), st.sampled_from(["insert", "delete", "update"]), st.data())
 def test_a_corrupt_row_is_refused_as_by_decoding_everything_or_what_is_asked_for_is_whole(
     batch: tuple[Table, list[dict[str, Any]]], what: str, data: st.DataObject

@@ -31,6 +31,7 @@ from sluice.tidb.rows import (
     encode_update,
 )
 from sluice.tidb.schema import Column, Index, Table
+from tests.examples import examples
 
 COLUMNS = [
     ("tiny", {"tp": 1}),
@@ -181,7 +182,7 @@ def binary(rows: list[bytes]) -> pa.LargeBinaryArray:
 
 
 calm = settings(
-    max_examples=150,
+    max_examples=examples(150),
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )

@@ -120,7 +120,9 @@ def prefix_of(table: Table, inserted: bytes) -> int:
 
 
 @pytest.mark.parametrize("form", FORMATS)
-@pytest.mark.parametrize("name", ["types", "ddl", "shop", "edges", "oldcoll"])
+@pytest.mark.parametrize(
+    "name", ["types", "ddl", pytest.param("shop", marks=pytest.mark.slow), "edges", "oldcoll"]
+)
 def test_changes_of_a_recorded_tidb_come_out_of_its_rows_byte_for_byte(
     name: str, form: str
 ) -> None:

@@ -13,10 +13,9 @@ SLOW = ["shop", "conversions", "bootstrap"]
 EVERY = [
     "types",
     "ddl",
-    "edges",
     "oldcoll",
     "orphans",
-    *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW),
+    *(pytest.param(name, marks=pytest.mark.slow) for name in ("edges", *SLOW)),
 ]
 
 

@@ -9,6 +9,7 @@ from sluice.tidb import pb
 from sluice.tidb.codec.memcomparable import encode_bytes
 from tests.devstack.tidb.change_world import CLUSTER_ID, Schedule, effective, until, world
 from tests.devstack.tidb.naive_change_client import NaiveClient
+from tests.examples import examples
 
 LONG = b"x" * 256
 
@@ -358,7 +359,7 @@ ACCIDENT_STEPS = st.one_of(
 STEPS = st.lists(st.one_of(*[TRANSACTION_STEPS] * 4, ACCIDENT_STEPS), min_size=30, max_size=80)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(STEPS, st.integers(0, 9))
 def test_every_schedule_gives_the_models_transactions(steps, seed):
     async def scenario():

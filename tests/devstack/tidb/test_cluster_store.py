@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 from sluice.devstack.tidb.mvcc_records import Locked, TxnNotFound
 from sluice.devstack.tidb.store import Store
 from sluice.tidb.tso import compose
+from tests.examples import examples
 
 NOW = compose(1_700_000_000_000)
 KEY = b"t\x80primary"
@@ -71,7 +72,7 @@ def test_nothing_is_written_about_an_unknown_transaction_unless_asked_for():
     assert not held.commit(KEY, 50, 60)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(
     st.dictionaries(st.binary(min_size=1, max_size=4), st.integers(1, 100), max_size=30),
     st.binary(max_size=3),

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from sluice.devstack.tidb.oracle import Oracle, OracleError
 from sluice.tidb.tso import compose, logical, physical_ms
+from tests.examples import examples
 
 # Commit timestamps as clusters make them: runs of consecutive logicals, now and then a new
 # millisecond.
@@ -23,7 +24,7 @@ def commits_from(steps, first=compose(1_700_000_000_000, 5)):
     return found
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(gaps, st.data())
 def test_replay_timestamps_stay_below_every_unacknowledged_prewrite_and_never_repeat_recorded_ones(
     steps, data

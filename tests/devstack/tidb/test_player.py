@@ -188,6 +188,7 @@ def test_a_pump_that_dies_and_comes_back_loses_nothing(etcd_url):
     check_causality(journal, recording)
 
 
+@pytest.mark.slow
 def test_while_no_pump_answers_pd_still_does_and_the_replay_goes_on_when_one_is_back(etcd_url):
     recording = Recording(RECORDINGS / "ddl")
     journal = Journal()
@@ -210,6 +211,7 @@ def test_while_no_pump_answers_pd_still_does_and_the_replay_goes_on_when_one_is_
     check_causality(journal, recording)
 
 
+@pytest.mark.slow
 def test_at_a_given_speed_the_recorded_pace_is_kept(etcd_url):
     recording = Recording(RECORDINGS / "orphans")
     moments = [r.start_ts >> 18 for r in recording.records() if r.tp == PREWRITE]

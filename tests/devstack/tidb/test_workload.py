@@ -15,6 +15,8 @@ from sluice.tidb.rows import decode_deletes, decode_inserts, decode_updates
 from sluice.tidb.schema import Table
 from tests.devstack.cluster_harness import Journal, cluster, etcd, pumps, wait_for
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def stack(tmp_path_factory):

@@ -22,13 +22,14 @@ from tests.etl.chunk_model import Cut, Told, cut, damage, found, make_ready
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.preparing import local_preparer
 from tests.etl.random_history import TABLES
+from tests.examples import examples
 
 pytestmark = pytest.mark.slow
 
 
 @MODES
 @settings(
-    max_examples=8,
+    max_examples=examples(8),
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )

@@ -48,7 +48,11 @@ def settings_for(
 
 @pytest.mark.parametrize(
     ("name", "label", "transactions"),
-    [("shop", "e_end", 1000), ("ddl", "f_end", 40), ("types", "end", 7)],
+    [
+        pytest.param("shop", "e_end", 1000, marks=pytest.mark.slow),
+        ("ddl", "f_end", 40),
+        ("types", "end", 7),
+    ],
 )
 def test_recordings_arrive_through_several_sessions(
     mariadb: MariaDBServer, tmp_path: Path, name: str, label: str, transactions: int

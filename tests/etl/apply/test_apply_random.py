@@ -30,6 +30,7 @@ from sluice.etl.settings import Apply, Relay, Settings, Upstream
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.preparing import local_preparer
 from tests.etl.random_history import CREATE, TABLES, History
+from tests.examples import examples
 
 
 def fresh(server: MariaDBServer) -> pymysql.connections.Connection:
@@ -60,7 +61,7 @@ def settings_for(server: MariaDBServer, url: str, max_rows: int, mode: str = "at
 
 @pytest.mark.parametrize("mode", [pytest.param("atomic", marks=pytest.mark.slow), "parallel"])
 @settings(
-    max_examples=12,
+    max_examples=examples(12),
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )

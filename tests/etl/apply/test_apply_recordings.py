@@ -51,7 +51,7 @@ def replay(
     ("label", "transactions", "max_rows"),
     [pytest.param("b_mid", 97, 500, marks=pytest.mark.slow), ("e_end", 1000, 20_000)],
 )
-@pytest.mark.parametrize("mode", ["atomic", "parallel"])
+@pytest.mark.parametrize("mode", [pytest.param("atomic", marks=pytest.mark.slow), "parallel"])
 def test_bank_and_shop_under_concurrent_writers(
     mariadb: MariaDBServer, tmp_path: Path, label: str, transactions: int, max_rows: int, mode: str
 ) -> None:
@@ -62,6 +62,7 @@ def test_bank_and_shop_under_concurrent_writers(
     assert differences(RECORDINGS / "shop", label, mariadb) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("label", ["c_renamed", "f_end"])
 def test_schema_changes_of_most_kinds(mariadb: MariaDBServer, tmp_path: Path, label: str) -> None:
     replay(mariadb, tmp_path, "ddl", label, 40)
@@ -79,7 +80,7 @@ def test_every_type_and_key_shape(mariadb: MariaDBServer, tmp_path: Path) -> Non
     assert told == (not mariadb.dialect.generated_primary_keys)
 
 
-@pytest.mark.parametrize("mode", ["atomic", "parallel"])
+@pytest.mark.parametrize("mode", [pytest.param("atomic", marks=pytest.mark.slow), "parallel"])
 def test_keys_and_partitions_dropped_while_four_sessions_need_them_gone(
     mariadb: MariaDBServer, tmp_path: Path, mode: str
 ) -> None:

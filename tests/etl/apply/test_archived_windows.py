@@ -27,11 +27,12 @@ from sluice.relay.archive import Archive, sync_overrides
 from sluice.relay.archive.window_merging import MergeLimits
 from tests.etl.partition_history import PartitionHistory
 from tests.etl.relay_from_recording import RECORDINGS, land
+from tests.examples import examples
 from tests.relay.archivekit import archive_all, merge_segments
 
 _ALL = AdaptiveLimits(Apply(max_rows=2**60, max_bytes=2**60))
 HYPOTHESIS = settings(
-    max_examples=12,
+    max_examples=examples(12),
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
     phases=[Phase.explicit, Phase.generate],

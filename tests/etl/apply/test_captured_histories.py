@@ -17,6 +17,7 @@ from tests.etl.captured_rows import CapturedRows
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.preparing import local_preparer
 from tests.etl.random_history import TABLES, History
+from tests.examples import examples
 
 NAMES = {table.id: name for name, table in TABLES.items()}
 
@@ -40,7 +41,7 @@ def capture(history: History, folder: Path, seed: int, memory_bytes: int) -> int
 
 @pytest.mark.parametrize("mode", [pytest.param("atomic", marks=pytest.mark.slow), "parallel"])
 @settings(
-    max_examples=10,
+    max_examples=examples(10),
     deadline=None,
     phases=[Phase.generate],  # each example takes a second, and has its seed in its arguments
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],

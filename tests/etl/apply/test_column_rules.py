@@ -21,13 +21,14 @@ from tests.etl.apply.drawn_table import KINDS, DrawnTable
 from tests.etl.apply.ruled_columns import apply, drawn_rule, names, selected, settings_of
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.story import Row, Story, column, table
+from tests.examples import examples
 
 CLUSTERED = table(11, "t", "id int", "a varchar(9)", "b int", primary="id")
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("mode", ["atomic", "parallel"])
-@pytest.mark.parametrize("renames", [False, True])
+@pytest.mark.parametrize("mode", [pytest.param("atomic", marks=pytest.mark.slow), "parallel"])
+@pytest.mark.parametrize("renames", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_random_histories_leave_the_columns_that_the_rule_leaves(
     mariadb: MariaDBServer,
     tmp_path_factory: pytest.TempPathFactory,
@@ -37,7 +38,7 @@ def test_random_histories_leave_the_columns_that_the_rule_leaves(
 ) -> None:
     @tried(
         deadline=None,
-        max_examples=5,
+        max_examples=examples(8),
         phases=[Phase.generate],
         suppress_health_check=list(HealthCheck),
     )

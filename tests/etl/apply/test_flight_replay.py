@@ -28,6 +28,7 @@ from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.preparing import local_preparer
 from tests.etl.random_history import TABLES, History
 from tests.etl.story import Story, table
+from tests.examples import examples
 
 ITEM = table(11, "item", "id int", "name varchar(20)", "v int", primary="id", unique=("name",))
 
@@ -243,7 +244,7 @@ def test_a_flight_is_not_finished_under_other_rules_than_it_was_begun_under(stor
 
 
 @settings(
-    max_examples=15,
+    max_examples=examples(15),
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )

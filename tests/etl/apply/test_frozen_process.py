@@ -26,6 +26,7 @@ def spread(items: list[int], count: int) -> list[int]:
     return [items[len(items) * n // count] for n in range(count)] if len(items) > count else items
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("first", "second"),
     [

@@ -23,6 +23,7 @@ from sluice.tidb.schema import Table
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.preparing import local_preparer
 from tests.etl.story import Row, Story, table, wider
+from tests.examples import examples
 
 COLUMNS = ("region varchar(9)", "amount decimal(10,2)", "state enum('new','paid','done')")
 CLUSTERED = table(11, "orders", "id int", *COLUMNS, primary="id")
@@ -130,13 +131,13 @@ def play(story: Story, made: Table, history: list[list[tuple[int, int, Row]]]) -
 
 
 @pytest.mark.parametrize("made", [CLUSTERED, TEXT_KEY, HEAP, KEYLESS], ids=lambda t: str(t.id))
-@pytest.mark.parametrize("mode", ["atomic", "parallel"])
+@pytest.mark.parametrize("mode", [pytest.param("atomic", marks=pytest.mark.slow), "parallel"])
 def test_the_downstream_has_the_rows_that_the_rule_selects(
     mariadb: MariaDBServer, tmp_path_factory: pytest.TempPathFactory, made: Table, mode: str
 ) -> None:
     @tried(
         deadline=None,
-        max_examples=12,
+        max_examples=examples(12),
         suppress_health_check=[HealthCheck.function_scoped_fixture],
     )
     @given(history=histories(), where=st.sampled_from(RULES), at_once=st.booleans())

@@ -19,6 +19,7 @@ from sluice.tidb.rows import ROWID_NAME, encode_delete, encode_insert, encode_up
 from sluice.tidb.schema import Table
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.story import Row, Story, table
+from tests.examples import examples
 
 _LONG = "long " * 1000
 _COLUMNS = {
@@ -106,7 +107,9 @@ def listing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("listing")
 @settings(
-    max_examples=4, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=examples(4),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(pool=st.lists(ROW, min_size=1, max_size=12), data=st.data())
 def test_as_many_equal_rows_go_as_the_upstream_removed(

@@ -29,6 +29,7 @@ from tests.etl.random_history import TABLES, History
 from tests.etl.relay_from_recording import RECORDINGS, land
 from tests.etl.snapshots import differences
 from tests.etl.story import Story, table
+from tests.examples import examples
 
 KEYED = [name for name in TABLES if name not in ("heap", "parted")]
 
@@ -106,7 +107,7 @@ class Torn:
 
 
 @settings(
-    max_examples=12,
+    max_examples=examples(12),
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )

@@ -110,7 +110,7 @@ finally:
 """
 
 
-@pytest.mark.parametrize("port", ["refused", "denied"])
+@pytest.mark.parametrize("port", [pytest.param("refused", marks=pytest.mark.slow), "denied"])
 def test_applying_at_debug_level_with_a_downstream_that_fails_prints_the_password_nowhere(
     mariadb: MariaDBServer, tmp_path: Path, sources: dict[str, str], port: str
 ) -> None:

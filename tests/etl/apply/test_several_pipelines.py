@@ -55,6 +55,7 @@ def killed(name: str, batches: int) -> subprocess.Popen[bytes]:
     return subprocess.Popen(arguments, cwd=ROOT)
 
 
+@pytest.mark.slow
 def test_two_databases_and_files_on_one_relay_log_killed_and_started_again_are_each_as_upstream(
     mariadb: MariaDBServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -113,7 +113,7 @@ def test_killed_again_and_again_while_it_goes_on(
             small_story.check(mariadb, tidied="steps" in told)
 
 
-@pytest.mark.parametrize("kind", SOURCES)
+@pytest.mark.parametrize("kind", [pytest.param("dump", marks=pytest.mark.slow), "tidb"])
 @pytest.mark.parametrize(
     "before",
     ["LOAD DATA", "SET copied_rows", "COMMIT", "INSERT INTO `tidb_binlog`.`sluice_copied`"],

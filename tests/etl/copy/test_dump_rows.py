@@ -20,6 +20,7 @@ from sluice.etl.copy.errors import CopyError, DumpError
 from sluice.relay.storage import open_storage
 from sluice.tidb.schema import Column, Table
 from tests.etl.copy.dump_writer import Way, compressed, content, write
+from tests.examples import examples
 
 KINDS = {
     "int": (3, "binary", {}),
@@ -114,7 +115,7 @@ WAYS = [
 
 
 @pytest.mark.parametrize("way", WAYS, ids=str)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(data=st.data())
 def test_what_dumpling_writes_is_read_back(way: Way, data: st.DataObject) -> None:
     kinds = data.draw(st.lists(st.sampled_from(sorted(KINDS)), min_size=1, max_size=6))

@@ -41,6 +41,7 @@ from tests.etl.copy.copying import CLUSTER, RECORDING, definitions, settings_of
 from tests.etl.copy.given_rows import NOW, serving
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.snapshots import differences
+from tests.examples import examples
 
 
 @pytest.fixture(scope="module")
@@ -159,6 +160,7 @@ def _copied(dump: Path, settings: Settings) -> BootstrapSummary:
     return copy.run(lambda chunk, table: make_loads(source.spec(), chunk, table))
 
 
+@pytest.mark.slow
 def test_a_dump_whose_file_was_cut_where_a_row_ends_is_no_replica(
     tidb: Port, mariadb: MariaDBServer, tmp_path: Path
 ) -> None:
@@ -257,7 +259,7 @@ def made_table(kinds: list[str], handle: str) -> Table:
     )
 
 
-@limits(max_examples=15)
+@limits(max_examples=examples(15))
 @given(st.data())
 def test_chunks_of_any_key_hold_every_row_once(data: st.DataObject) -> None:
     handle = data.draw(st.sampled_from(["int", "common", "heap"]))

@@ -28,6 +28,7 @@ from sluice.etl.downstream.ddl._session import ddl_session
 from sluice.tidb.ddl_job import DdlEffect, DdlJob
 from sluice.tidb.schema import Column
 from tests.etl.story import column, table
+from tests.examples import examples
 
 MODES = ("", "NO_BACKSLASH_ESCAPES", "ANSI_QUOTES", "ANSI_QUOTES,NO_BACKSLASH_ESCAPES")
 NASTY = (
@@ -72,7 +73,7 @@ def test_text_and_bytes_are_read_back_as_they_were_in_every_mode(
 
 @settings(
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-    max_examples=60,
+    max_examples=examples(60),
     deadline=None,
 )
 @given(text=st.text(st.characters(codec="utf-8")), mode=st.sampled_from(MODES))

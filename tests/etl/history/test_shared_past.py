@@ -24,6 +24,7 @@ from sluice.relay import RelayLog
 from tests.etl.history.as_of.asking import rows_as_of
 from tests.etl.shared_story import SharedStory
 from tests.etl.story import table
+from tests.examples import examples
 
 ALL = 2**62
 ONE = table(11, "one", "id int", "v int", primary="id")
@@ -130,7 +131,9 @@ def test_undo_asks_nothing_where_filters_leave_one(story: SharedStory) -> None:
 
 
 @settings(
-    deadline=None, max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    deadline=None,
+    max_examples=examples(15),
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(
     groups=st.lists(st.lists(st.integers(0, 5), min_size=1, max_size=6, unique=True), max_size=6)

@@ -139,6 +139,7 @@ def test_a_whole_recording_lands_in_windows_with_the_schemas_and_ddl_it_needs(se
     assert begun and all(ddl["effect"] == {"schemas": {}, "tables": {}} for ddl in begun)
 
 
+@pytest.mark.slow
 def test_tables_that_br_restores_are_named_and_counted_once_they_are_landed(
     settings, expected, monkeypatch, caplog
 ):
@@ -162,6 +163,7 @@ def test_tables_that_br_restores_are_named_and_counted_once_they_are_landed(
     assert not any(table.equal for table in doubted.values())
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_where_the_one_before_ended(settings, expected):
     middle = expected[0][len(expected[0]) // 2][0]
     first = run_land(settings, start_ts=0, until_ts=middle, run_seconds=120)
@@ -361,6 +363,7 @@ def test_who_is_about_to_begin_when_another_begins_elsewhere_begins_no_second_ch
     assert windows[0].lo == middle and windows[-1].hi >= until(expected)
 
 
+@pytest.mark.slow
 def test_who_is_killed_before_the_first_window_has_its_own_name_has_begun_all_the_same(
     settings, expected
 ):
@@ -495,6 +498,7 @@ def others(etcd):
     return [drainer.node_id for drainer in Registry(etcd).drainers()]
 
 
+@pytest.mark.slow
 def test_landing_begins_where_a_drainer_stopped_with_the_schema_of_then(
     settings, expected, mariadb
 ):

@@ -136,6 +136,7 @@ def test_every_transaction_of_original_pumps_comes_once_in_windows_within_the_li
     assert len(found) > 5 and all(len(inside) <= 2 * LIMIT for _, inside in found)
 
 
+@pytest.mark.slow
 def test_one_pump_of_each_kind_and_one_that_is_replaced_on_the_way(site, expected, monkeypatch):
     site.plain(monkeypatch, "pump-2")
     planner = site.planner()
@@ -150,6 +151,7 @@ def test_one_pump_of_each_kind_and_one_that_is_replaced_on_the_way(site, expecte
     assert len(found) > 5
 
 
+@pytest.mark.slow
 def test_a_pump_killed_under_its_readers_is_waited_for_and_loses_nothing(
     site, expected, monkeypatch
 ):
@@ -175,6 +177,7 @@ def test_a_pump_killed_under_its_readers_is_waited_for_and_loses_nothing(
     check(found, expected)
 
 
+@pytest.mark.slow
 def test_planning_again_from_an_earlier_place_gives_the_same_transactions(
     site, expected, monkeypatch
 ):
@@ -186,6 +189,7 @@ def test_planning_again_from_an_earlier_place_gives_the_same_transactions(
     check(found[:3] + again, expected)
 
 
+@pytest.mark.slow
 def test_a_prewrite_without_its_commit_holds_the_window_back_until_the_verdict(site, monkeypatch):
     site.plain(monkeypatch, "pump-1", "pump-2")
     planner = site.planner(idle_interval_ms=1)

@@ -28,6 +28,7 @@ from sluice.relay.known_pumps import LANDED, MISSED, KnownPump
 from sluice.tidb import PumpReadError
 from sluice.tidb.etcd import DRAINED_LABEL
 from tests.etl.window_pumps import CLUSTER_ID, WindowPump
+from tests.examples import examples
 from tests.relay.relaykit import land, window
 
 LIMITS = Limits(max_transactions=10, max_bytes=1000, idle_interval_ms=200)
@@ -498,7 +499,9 @@ def test_a_pump_that_sends_what_was_not_asked_for_is_refused(world):
 
 
 @settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=examples(60),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(
     st.lists(st.tuples(st.integers(5, 9), st.integers(1, 9)), unique=True).map(sorted),

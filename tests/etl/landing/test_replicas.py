@@ -21,6 +21,7 @@ from sluice.relay import RelayLog
 from sluice.tidb import NodeStatus, WindowBounds, tso
 from sluice.tidb.etcd import CAPTURED_LABEL, SHARE_LABEL
 from tests.etl.window_pumps import CLUSTER_ID, WindowPump
+from tests.examples import examples
 from tests.relay.relaykit import land, window
 
 LIMITS = Limits(max_transactions=10, max_bytes=1000, idle_interval_ms=0)
@@ -460,7 +461,7 @@ replicas = st.lists(
 )
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(st.lists(replicas, min_size=1, max_size=12))
 def test_whatever_replicas_do_landing_is_complete_and_moves_on_while_one_of_them_does(steps):
     """A plan at each step; what is landed is what the replica that was read is complete in.
@@ -537,7 +538,7 @@ pumps_of_shares = st.lists(
 )
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(st.lists(pumps_of_shares, min_size=1, max_size=10))
 def test_whatever_pumps_of_shares_do_each_window_has_every_share_once(steps):
     """What is read are all shares of one division, each complete; or no division has them."""

@@ -24,6 +24,7 @@ from sluice.tidb.record_keys import record_key
 from sluice.tidb.rows import decode_deletes, decode_inserts, decode_updates
 from sluice.tidb.schema import Column, Index, Table
 from sluice.tidb.tikv import Mvcc, MvccWrite
+from tests.examples import examples
 
 _COLUMNS = Column(1, "p", 0, 3, 1), Column(2, "v", 1, 3, 1)
 _KEY = Index(1, "PRIMARY", (("p", 0, -1), ("v", 1, -1)), unique=True, primary=True)
@@ -201,7 +202,7 @@ def session(table: Table, state: str, *rows: Row, keeps_row_ids: bool = True) ->
 
 @pytest.mark.parametrize("state", _STATES)
 @pytest.mark.parametrize("table", [CLUSTERED, KEYLESS], ids=["clustered", "keyless"])
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(rng=st.randoms(use_true_random=False), steps=st.integers(1, 7))
 def test_each_change_lands_once_in_every_state_of_the_job(
     landing: Landing, table: Table, state: str, rng: random.Random, steps: int
@@ -225,7 +226,7 @@ def test_each_change_lands_once_in_every_state_of_the_job(
 
 
 @pytest.mark.parametrize("state", _STATES[1:4])
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(rng=st.randoms(use_true_random=False), steps=st.integers(1, 5))
 def test_copies_under_other_row_ids_are_left_out_and_their_table_is_named(
     landing: Landing, state: str, rng: random.Random, steps: int

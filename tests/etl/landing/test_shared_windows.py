@@ -25,6 +25,7 @@ from sluice.tidb.window_schema import WINDOW_SCHEMA
 from tests.etl.landing.extract.test_explode import INSERT, mutation
 from tests.etl.story import table
 from tests.etl.window_pumps import CLUSTER_ID, WindowPump
+from tests.examples import examples
 from tests.pump_service.storekit import BASE, OPTIONS, fake, write
 from tests.relay.relaykit import window
 
@@ -78,7 +79,7 @@ def holdings(draw: st.DrawFn) -> list[tuple[int, int, int]]:
     )
 
 
-@settings(deadline=None, max_examples=20)
+@settings(deadline=None, max_examples=examples(20))
 @given(found=holdings(), most=st.integers(1, 5), together=st.booleans(), broken_off=st.booleans())
 def test_every_transaction_lands_once_and_no_window_ends_between_two_of_one_commit_ts(
     found: list[tuple[int, int, int]], most: int, together: bool, broken_off: bool

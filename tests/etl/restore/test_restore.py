@@ -112,6 +112,7 @@ def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sluice.etl.restore.request._MAX_ROWS", 1)
 
 
+@pytest.mark.slow
 def test_beside_the_running_pipeline_its_tables_and_its_checkpoint_are_left_alone(
     mariadb: MariaDBServer, shop: str
 ) -> None:
@@ -359,6 +360,7 @@ def test_a_table_that_is_not_what_it_was_is_named_and_stays_until_the_job_is_giv
     assert databases(mariadb) == {"kept"}
 
 
+@pytest.mark.slow
 def test_a_damaged_file_of_the_archive_stops_it_with_its_place_and_it_goes_on_once_that_is_whole(
     mariadb: MariaDBServer, tmp_path: Path
 ) -> None:

@@ -117,7 +117,7 @@ def steps(
     return len((folder.parent / "told").read_text().splitlines())
 
 
-@pytest.mark.parametrize("point", [0.4, 0.9])
+@pytest.mark.parametrize("point", [0.4, pytest.param(0.9, marks=pytest.mark.slow)])
 def test_another_process_goes_on_where_one_was_killed_and_nothing_was_served_by_half(
     shop: Workshop,
     url: str,

@@ -87,7 +87,9 @@ def go_on(server: MariaDBServer, url: str) -> None:
         restore(settings_of(server, url), request(url))
 
 
-@pytest.mark.parametrize("point", [0.1, 0.5, 0.9])
+@pytest.mark.parametrize(
+    "point", [0.5, *(pytest.param(point, marks=pytest.mark.slow) for point in (0.1, 0.9))]
+)
 def test_another_process_goes_on_where_one_was_killed(
     mariadb: MariaDBServer, original: Path, tmp_path: Path, forks: Forks, steps: int, point: float
 ) -> None:
@@ -110,7 +112,7 @@ def test_one_that_stood_still_wakes_up_and_changes_nothing_any_more(
     check(mariadb, url)
 
 
-@pytest.mark.parametrize("point", [0.2, 0.7])
+@pytest.mark.parametrize("point", [0.2, pytest.param(0.7, marks=pytest.mark.slow)])
 def test_what_was_killed_is_given_up_without_a_trace_and_what_it_was_to_replace_is_back(
     mariadb: MariaDBServer, original: Path, tmp_path: Path, forks: Forks, steps: int, point: float
 ) -> None:

@@ -157,6 +157,7 @@ def _end(url: str) -> int:
     return last.hi
 
 
+@pytest.mark.slow
 def test_a_damaged_file_of_a_snapshot_stops_it_with_its_place(
     mariadb: MariaDBServer, tmp_path: Path
 ) -> None:

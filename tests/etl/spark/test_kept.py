@@ -250,6 +250,7 @@ def test_a_function_whose_worker_was_just_let_go_maps_small_calls_here_once_the_
         function.close()
 
 
+@pytest.mark.slow
 def test_a_server_that_goes_while_its_worker_is_awaited_is_away(
     mortal: SparkServer, tmp_path: Path
 ) -> None:
@@ -289,6 +290,7 @@ def deadly(caller: int, here: Path):
     return run
 
 
+@pytest.mark.slow
 def test_a_call_whose_worker_dies_isnt_mapped_in_the_callers_process(
     spark_remote: str, tmp_path: Path
 ) -> None:

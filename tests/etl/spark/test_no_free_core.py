@@ -157,6 +157,7 @@ def test_a_call_that_may_have_killed_its_worker_is_never_mapped_here(
     assert mapped_by(busy) == "a job"
 
 
+@pytest.mark.slow
 def test_a_small_call_is_done_beside_a_spark_whose_cores_are_taken(
     spark_remote: str, tmp_path: Path
 ) -> None:

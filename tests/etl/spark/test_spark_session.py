@@ -40,6 +40,7 @@ def test_a_name_always_gives_the_same_session(spark_remote):
     close(second)
 
 
+@pytest.mark.slow
 def test_the_job_of_a_killed_predecessor_is_interrupted(spark_remote, tmp_path):
     running = tmp_path / "running"
     child = subprocess.Popen([sys.executable, "-c", ENDLESS, spark_remote, str(running)])

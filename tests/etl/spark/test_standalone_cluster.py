@@ -30,7 +30,7 @@ from tests.etl.snapshots import differences
 from tests.etl.spark.standalone import ClusterApart, settings_of
 from tests.object_store.s3_server import S3Server
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 """A cluster and a stack start here; a busy machine takes minutes for each."""
 
 

@@ -105,7 +105,11 @@ def rows_of(one: Table) -> list[list[Any]]:
 
 
 @pytest.mark.usefixtures("cut_small")
-@pytest.mark.parametrize("one", [ACCOUNT, CODES, LOG], ids=lambda one: one.name)
+@pytest.mark.parametrize(
+    "one",
+    [*(pytest.param(one, marks=pytest.mark.slow) for one in (ACCOUNT, LOG)), CODES],
+    ids=lambda one: one.name,
+)
 def test_what_differs_in_a_large_table_is_found_by_cutting_it(
     mariadb: MariaDBServer, tmp_path: Path, one: Table
 ) -> None:
@@ -136,7 +140,9 @@ def test_what_differs_in_a_large_table_is_found_by_cutting_it(
 
 
 @pytest.mark.usefixtures("cut_small")
-@pytest.mark.parametrize("most_apart", [comparing.MAX_DIFFERING_ROWS, 20])
+@pytest.mark.parametrize(
+    "most_apart", [pytest.param(comparing.MAX_DIFFERING_ROWS, marks=pytest.mark.slow), 20]
+)
 def test_where_two_servers_order_text_in_two_ways_only_what_differs_is_found(
     mariadb: MariaDBServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most_apart: int
 ) -> None:

@@ -130,6 +130,7 @@ def test_a_row_that_was_changed_is_compared_again_without_the_round(running: Pip
     running.backfill(NAME)
 
 
+@pytest.mark.slow
 def test_nothing_is_reported_while_rows_and_columns_change_all_the_time(running: Pipeline) -> None:
     running.traffic(updates=0.7)
     with watching(running) as watcher:
@@ -202,6 +203,7 @@ def verified(running: Pipeline, request: VerifyRequest) -> VerifySummary:
     return run_verify(running.settings, job.id, Runner("test"))
 
 
+@pytest.mark.slow
 def test_a_repair_brings_the_rows_that_differ_and_no_others_and_they_are_the_same_then(
     running: Pipeline, tmp_path: Path
 ) -> None:

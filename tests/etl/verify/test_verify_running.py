@@ -94,6 +94,7 @@ def test_a_row_that_differs_comes_with_both_values_and_what_the_binlog_says_of_i
     assert (last.differences, last.equal) == (1, False)
 
 
+@pytest.mark.slow
 def test_an_expectation_of_being_equal_to_the_upstream_finds_the_row_that_is_not(
     running: Pipeline,
 ) -> None:
@@ -172,6 +173,7 @@ def test_the_dag_compares_when_it_is_due_and_fails_for_rows_that_differ(running:
     assert work(running.settings, "verify", None, "run 4") == {}
 
 
+@pytest.mark.slow
 def test_the_command_says_what_differs_and_its_exit_code_is_1(
     running: Pipeline, tmp_path: Path
 ) -> None:

@@ -111,6 +111,7 @@ def test_a_small_window_comes_with_its_bounds_and_a_larger_one_does_not(site, cl
         assert not reader.bounds(bounds.hi, bounds.hi, 0, 0, 0, 1 << 16).window
 
 
+@pytest.mark.slow
 def test_what_waits_for_a_transaction_is_refused_when_the_pump_leaves(tmp_path):
     site = Site(tmp_path)
     try:

@@ -19,6 +19,7 @@ from sluice.pump_service.capture.subscriptions import Locate, Send, Subscription
 from sluice.tidb import pb
 from sluice.tidb.pd import Peer, Region
 from sluice.tidb.table_shares import Share
+from tests.examples import examples
 from tests.pump_service.capture.small_tikv import KEYS, SPANS, SmallTiKV
 
 STEPS = (
@@ -193,7 +194,7 @@ class World:
         assert self.sorter.bytes == 0
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(
     st.lists(
         st.tuples(st.sampled_from(STEPS), st.integers(0, 50), st.integers(0, 50)), max_size=150

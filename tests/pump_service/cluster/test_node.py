@@ -239,6 +239,7 @@ def test_the_pump_registers_again_when_etcd_comes_back_empty(site):
     assert site.entry(pump).state == "online"
 
 
+@pytest.mark.slow
 def test_the_pump_serves_while_pd_is_away(site):
     pump = site.pump("one", "-fake-binlog-interval", "0.5", "-heartbeat-interval", "0.5")
     ts = site.pd.ts
@@ -330,6 +331,7 @@ def test_a_second_pump_under_a_running_pump_s_id_is_refused(site):
     assert site.entry(pump).host == pump.address
 
 
+@pytest.mark.slow
 def test_a_second_pump_is_refused_also_while_the_first_one_is_closing(site):
     drainer = _Drainer(site)
     pump = site.pump("one", "-heartbeat-interval", "0.5")
@@ -361,6 +363,7 @@ def test_without_drainers_a_pump_goes_offline_at_once(site):
     assert site.entry(pump).state == "offline"
 
 
+@pytest.mark.slow
 def test_a_pump_that_closes_waits_for_the_commit_of_an_open_prewrite(site):
     pump = site.pump("one")
     client = Client(pump.address)
@@ -413,6 +416,7 @@ def test_a_pump_whose_data_is_gone_does_not_answer_for_it(site, tmp_path):
     assert site.entry(again).state == "online"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("gone", [pytest.param("value", marks=pytest.mark.slow), "kv and value"])
 def test_a_value_log_that_was_emptied_beside_its_node_id_is_not_served_as_empty_windows(site, gone):
     pump = site.pump("one", "-heartbeat-interval", "0.2")

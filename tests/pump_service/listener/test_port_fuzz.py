@@ -30,6 +30,7 @@ from sluice.pump_service.http import Http1Connection
 from sluice.pump_service.listener.port import _ProtocolSniffer
 from sluice.pump_service.server import PumpServer
 from sluice.pump_service.store import StoreOptions
+from tests.examples import examples
 from tests.pump_service.pumpkit import CLUSTER, Site, binlog, free_port, request
 from tests.pump_service.rawhttp2 import CALL, RawClient, grpc_body
 
@@ -228,7 +229,7 @@ def _uvarint(value: int) -> bytes:
 
 
 @settings(
-    max_examples=100,
+    max_examples=examples(100),
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
     derandomize=True,

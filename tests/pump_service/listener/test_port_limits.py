@@ -678,6 +678,7 @@ def pump(tmp_path_factory):
         site.close()
 
 
+@pytest.mark.slow
 def test_one_profile_is_taken_at_a_time_and_state_and_metrics_answer_meanwhile(pump):
     def asked_meanwhile(seconds):
         """What the others were answered; None if the profile was over before they had asked."""

@@ -22,6 +22,7 @@ from sluice.pump_service.store.errors import (
 )
 from sluice.pump_service.store.window_reader import WindowReader
 from sluice.tidb import pb
+from tests.examples import examples
 from tests.pump_service.storekit import (
     BASE,
     OPTIONS,
@@ -84,7 +85,7 @@ def whole(start: int, commit_ts: int) -> Record:
     return Record(0, start, commit_ts, message.SerializeToString())
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(found=transactions(), chunk=st.integers(1, 9), most=st.integers(1, 6), again=st.booleans())
 def test_windows_have_every_transaction_once_by_commit_and_start_and_end_between_timestamps(
     found: list[Transaction], chunk: int, most: int, again: bool
@@ -119,7 +120,7 @@ def test_windows_have_every_transaction_once_by_commit_and_start_and_end_between
             store.close()
 
 
-@settings(deadline=None, max_examples=20)
+@settings(deadline=None, max_examples=examples(20))
 @given(found=transactions())
 def test_a_store_that_is_opened_again_has_the_same(found: list[Transaction]) -> None:
     with tempfile.TemporaryDirectory() as folder:

@@ -17,6 +17,7 @@ from sluice.pump_service.store.index import BinlogIndex, encode_key
 from sluice.pump_service.store.index_position import IndexPosition
 from sluice.pump_service.store.options import IndexOptions
 from sluice.pump_service.store.segment import RecordPointer
+from tests.examples import examples
 from tests.pump_service.leveldb_files import read_database
 from tests.pump_service.storekit import restore
 
@@ -149,7 +150,7 @@ def test_an_index_in_use_is_refused(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("kv.broken-*"))
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(
     entries=st.dictionaries(
         st.integers(1, 500),

@@ -12,6 +12,7 @@ from sluice.pump_service.store.binlog_head import encode_outcome
 from sluice.pump_service.store.kernel import KNOWN, NOTHING, ODD, UNCHECKED, plain
 from sluice.pump_service.store.segment import HEADER, RECORD_MAGIC, encode_record
 from tests.compiled_kernels import compiled_kernel
+from tests.examples import examples
 from tests.pump_service.storekit import BASE, commit, prewrite
 
 
@@ -40,7 +41,7 @@ def without_unchecked(rows):
     return [[*row[:5], KNOWN if row[5] == UNCHECKED else row[5]] for row in rows]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(
     records=st.lists(payloads, min_size=1, max_size=5),
     harms=st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 255)), max_size=3),
@@ -117,7 +118,7 @@ def placed(compiled, data, base, offsets, lengths, crcs, targets, size):
     return compiled.place(data, base, *columns, into), into.tobytes()
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.lists(st.binary(max_size=60), min_size=1, max_size=6), st.data())
 def test_payloads_come_together_in_any_order_and_damage_is_seen(compiled, wanted, data):
     order = data.draw(st.permutations(range(len(wanted))))
@@ -146,7 +147,7 @@ def test_payloads_come_together_in_any_order_and_damage_is_seen(compiled, wanted
 huge = st.sampled_from([-(2**63), -17, -1, 0, 1, 15, 16, 40, 100, 2**31, 2**62, 2**63 - 1])
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(offset=huge, length=huge, target=huge, base=st.sampled_from([0, 1, 16, 2**62]))
 def test_nothing_outside_is_read_or_written(compiled, offset, length, target, base):
     log = encode_record(b"x" * 24)
@@ -171,7 +172,7 @@ def test_arguments_that_dont_fit_are_refused(compiled):
         compiled.place(b"", 0, one, one, one, none, np.zeros(4, np.uint8))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.binary(max_size=300))
 def test_checksums_are_those_of_the_value_log_with_or_without_the_processors_help(compiled, data):
     assert compiled.crc(data, False) == compiled.crc(data, True) == google_crc32c.value(data)

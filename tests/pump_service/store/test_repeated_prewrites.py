@@ -18,6 +18,7 @@ from sluice.pump_service.store import (
     TxnOutcome,
     TxnOutcomeKind,
 )
+from tests.examples import examples
 from tests.pump_service.storekit import (
     BASE,
     OPTIONS,
@@ -87,7 +88,7 @@ steps = st.one_of(
 )
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(st.lists(steps, max_size=16))
 def test_readers_get_the_first_prewrite_and_every_other_one_is_refused(steps: list) -> None:
     first: dict[int, bytes] = {}

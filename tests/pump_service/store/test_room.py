@@ -28,6 +28,7 @@ from sluice.pump_service.store.segment import (
     encode_record,
 )
 from sluice.pump_service.store.value_log import ValueLog
+from tests.examples import examples
 from tests.pump_service.storekit import (
     OPTIONS,
     copy_live,
@@ -238,7 +239,7 @@ def test_an_original_pump_that_goes_on_behind_room_has_all_records_and_so_has_sl
     assert starts(again) == list(range(9))
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @example(  # the last header begins 4 bytes before a block's end: magic, then the zeros of the room
     before=[0, 1, 1, 1, 1, 2, 8, 5, 1, 11, 48, 63] + [120] * 9,
     group=[0, 0, 1, 1, 1, 1, 1, 1, 1, 9, 12, 84] + [120] * 8 + [0],

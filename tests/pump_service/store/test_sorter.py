@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from sluice.pump_service.store.segment import RecordPointer
 from sluice.pump_service.store.sorter import LONG_TRANSACTION, Sorter, SorterBatch
+from tests.examples import examples
 
 P, C, R = 0, 1, 2
 
@@ -67,7 +68,7 @@ _RECORDS = st.lists(
 )
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(_RECORDS, st.integers(1, 10))
 def test_publishes_what_the_plain_queue_publishes(
     records: list[tuple[int, int, int]], size: int
@@ -82,7 +83,7 @@ def test_publishes_what_the_plain_queue_publishes(
         assert sorter.open_count == queue.open_transactions
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(_RECORDS, st.integers(1, 20), st.integers(0, 20))
 def test_records_pushed_as_arrays_leave_the_same_queue(
     records: list[tuple[int, int, int]], size: int, singly: int

@@ -14,6 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from sluice.pump_service.store import Record, Store, failpoints, indexer, store
 from sluice.pump_service.store.errors import IndexDamagedError
 from sluice.pump_service.store.segment import END_MAGIC, encode_record
+from tests.examples import examples
 from tests.pump_service.storekit import (
     BASE,
     OPTIONS,
@@ -294,7 +295,7 @@ class StoreMachine(RuleBasedStateMachine):
 
 TestStore = StoreMachine.TestCase
 TestStore.settings = settings(
-    max_examples=20,
+    max_examples=examples(20),
     stateful_step_count=30,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],

@@ -17,6 +17,7 @@ from sluice.pump_service.store.binlog_head import encode_outcome
 from sluice.pump_service.store.errors import CorruptRecordError
 from sluice.pump_service.store.segment import RecordPointer, Segment
 from sluice.pump_service.store.value_log import ValueLog
+from tests.examples import examples
 
 RECORDINGS = Path(__file__).parents[2] / "recordings"
 MAGIC = bytes.fromhex("e8563a82")
@@ -235,7 +236,7 @@ def test_a_reader_keeps_what_it_reads_while_the_segment_is_purged(tmp_path: Path
         log.read(RecordPointer(0, 0))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     sizes=st.lists(st.integers(0, 400), min_size=1, max_size=30),
     chunk=st.integers(40, 700),

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from sluice.tidb.codec.binary_json import decode_json, encode_json
 from sluice.tidb.codec.json_columns import json_texts
 from sluice.tidb.codec.vectorized import Buffer
+from tests.examples import examples
 from tests.tidb.codec.test_binary_json import documents
 
 
@@ -55,7 +56,7 @@ def test_dates_times_and_opaque_values_inside_documents() -> None:
     assert together(inside)[0] == '["2020-02-29"]'
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=examples(100))
 @given(st.lists(documents, min_size=1, max_size=4), st.data())
 def test_a_changed_document_is_refused_or_reads_as_by_itself_and_harms_no_other(
     many: list[Any], data: st.DataObject

@@ -23,6 +23,7 @@ from sluice.etl.downstream import MySQLSession
 from sluice.tidb.rows import arrow_schema
 from sluice.tidb.schema import Table
 from tests.etl.story import table
+from tests.examples import examples
 
 Row = dict[str, Any]
 SIGN = st.sampled_from(["=", "<>", "!=", "<", "<=", ">", ">=", "<=>"])
@@ -184,7 +185,9 @@ def holds(condition: str, made: Table, rows: list[Row]) -> list[bool]:
 
 
 @settings(
-    max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None
+    max_examples=examples(150),
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    deadline=None,
 )
 @given(case=cases())
 def test_a_condition_holds_for_the_rows_that_a_server_finds_by_it(

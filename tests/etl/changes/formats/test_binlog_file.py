@@ -21,6 +21,7 @@ from sluice.etl.changes.formats.binlog_file import (
     read_file,
     split_records,
 )
+from tests.examples import examples
 
 CREATE_BANK = bytes.fromhex(
     "04051b1c 2600000000000000 0801 109480e0c98bb5fdc306 2218"
@@ -39,7 +40,7 @@ def test_a_record_of_the_original_is_encoded_as_it_was() -> None:
     assert message.endswith(b"CREATE DATABASE `bank`;;")
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(st.lists(st.binary(min_size=1, max_size=300), max_size=8))
 def test_what_was_written_is_read_back_with_its_offsets(
     tmp_path_factory: pytest.TempPathFactory, written: list[bytes]

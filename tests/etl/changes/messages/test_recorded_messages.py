@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import datetime
+from collections.abc import Iterable
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,7 +27,12 @@ from tests.etl.relay_from_recording import RECORDINGS, land
 OPS = ("insert", "update", "delete")
 
 
-@pytest.fixture(scope="module", params=SNAPSHOTS)
+def _part(quick: str, every: Iterable[str]) -> list[Any]:
+    """One recording in `make test`, all in CI."""
+    return [name if name == quick else pytest.param(name, marks=pytest.mark.slow) for name in every]
+
+
+@pytest.fixture(scope="module", params=_part("types", SNAPSHOTS))
 def recording(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Path, RelayLog]:
@@ -47,7 +54,7 @@ def test_a_consumer_rebuilds_what_tidb_showed(name: str, recording: tuple[Path, 
         assert found[table] == rows, table
 
 
-@pytest.fixture(scope="module", params=["types", "ddl", "edges"])
+@pytest.fixture(scope="module", params=_part("types", ["types", "ddl", "edges"]))
 def whole(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> RelayLog:
     return land(
         RECORDINGS / request.param, f"file://{tmp_path_factory.mktemp(request.param)}", 2000

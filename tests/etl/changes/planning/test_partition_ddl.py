@@ -23,12 +23,13 @@ from sluice.tidb.schema import Column, Table
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.partition_history import PartitionHistory, create_statements
 from tests.etl.preparing import local_preparer
+from tests.examples import examples
 
 
 @pytest.mark.parametrize("keyed", [False, True])
-@pytest.mark.parametrize("mode", ["atomic", "parallel"])
+@pytest.mark.parametrize("mode", [pytest.param("atomic", marks=pytest.mark.slow), "parallel"])
 @settings(
-    max_examples=5,
+    max_examples=examples(5),
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
     phases=[Phase.explicit, Phase.generate],

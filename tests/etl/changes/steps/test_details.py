@@ -52,6 +52,7 @@ def test_layouts_that_come_again_are_the_same_object():
     assert first.layout is second.layout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("which", "turns", "most"),
     [("listed rows", 100, 2**21), ("replaced rows", 1_000, 2**21), ("layouts", 3_000, 48 * 2**20)],

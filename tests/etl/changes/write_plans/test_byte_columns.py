@@ -15,6 +15,7 @@ from sluice.etl.changes.write_plans._row_images import in_zone
 from sluice.tidb.codec.datum import COMPACT, FLOAT, NIL, UVARINT, VARINT, Datum, encode_datum
 from sluice.tidb.codec.varint import encode_uvarint
 from sluice.tidb.time_zone import find_zone
+from tests.examples import examples
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
 UINT64 = st.integers(0, 2**64 - 1) | st.sampled_from(
@@ -23,7 +24,7 @@ UINT64 = st.integers(0, 2**64 - 1) | st.sampled_from(
 DOUBLE = st.floats(allow_nan=False) | st.sampled_from([-0.0, 0.0])
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(st.lists(UINT64, max_size=20))
 def test_varints_are_protobufs(values: list[int]) -> None:
     assert varints(np.array(values, np.uint64)).to_pylist() == [
@@ -31,7 +32,7 @@ def test_varints_are_protobufs(values: list[int]) -> None:
     ]
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(st.lists(INT64, max_size=10))
 def test_negative_numbers_take_ten_bytes_as_in_protobuf(values: list[int]) -> None:
     assert varints(np.array(values, np.int64)).to_pylist() == [
@@ -39,7 +40,7 @@ def test_negative_numbers_take_ten_bytes_as_in_protobuf(values: list[int]) -> No
     ]
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(st.lists(st.binary(max_size=200), max_size=10))
 def test_fields_carry_their_length(values: list[bytes]) -> None:
     expected = [b"before\x22" + encode_uvarint(len(value)) + value for value in values]
@@ -58,7 +59,7 @@ def test_fields_carry_their_length(values: list[bytes]) -> None:
 def test_datums_are_those_of_the_codec(
     kind: pa.DataType, flag: int, values: st.SearchStrategy[object]
 ) -> None:
-    @settings(deadline=None, max_examples=60)
+    @settings(deadline=None, max_examples=examples(60))
     @given(st.lists(st.none() | values, max_size=12))
     def check(column: list[object]) -> None:
         expected = [

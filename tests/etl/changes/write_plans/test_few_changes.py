@@ -34,6 +34,7 @@ from sluice.tidb.rows import ROWID_NAME, encode_delete, encode_insert, encode_up
 from sluice.tidb.schema import Column, Index, Table
 from sluice.tidb.table_cache import TableCache
 from tests.compiled_kernels import compiled_kernel
+from tests.examples import examples
 
 Row = dict[str, Any]
 TEXT = {"flen": 20, "charset": "utf8mb4", "collate": "utf8mb4_bin"}
@@ -210,7 +211,7 @@ def reduced_alone(segment: ChangeSet, table: Table, places: np.ndarray) -> Small
     return None if way is None else way.reduce(segment, table, places)
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(histories())
 def test_what_few_changes_come_to_is_where_they_lead(
     history: tuple[Table, list[Row], list[tuple[int, bytes]], list[Row]],
@@ -358,7 +359,7 @@ def cell(flag: int, word: int, start: int = 0) -> bytes:
     return (flag << 56 | start).to_bytes(8, "little") + (word % 2**64).to_bytes(8, "little")
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(
     st.binary(max_size=8),
     st.lists(

@@ -34,6 +34,7 @@ from tests.etl.changes.write_plans.test_few_changes import (
     reduced_alone,
     row,
 )
+from tests.examples import examples
 
 __all__ = ["compiled"]  # so that it holds here, too
 
@@ -141,7 +142,7 @@ def compare(segment: ChangeSet) -> list[list[Step] | None]:
     return alone
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(
     st.lists(
         st.tuples(

@@ -35,6 +35,7 @@ from sluice.tidb.rows import (
 )
 from sluice.tidb.schema import Table
 from tests.compiled_kernels import compiled_kernel
+from tests.examples import examples
 from tests.tidb.test_rows import batches, calm, make_table, raw
 
 Rows = list[dict[str, Any]]
@@ -109,7 +110,7 @@ def cut(lines: LoadLines) -> list[tuple[Any, bytes, int, int]]:
 KINDS = st.lists(st.sampled_from([INSERT, UPDATE, DELETE]), min_size=1, max_size=20)
 
 
-@settings(calm, max_examples=60)
+@settings(calm, max_examples=examples(60))
 @given(batches(), KINDS, st.data())
 def test_what_is_found_is_what_is_decoded(
     batch: tuple[Table, Rows], kinds: list[int], data: st.DataObject
@@ -144,7 +145,7 @@ def test_what_is_found_is_what_is_decoded(
         ]
 
 
-@settings(calm, max_examples=60)
+@settings(calm, max_examples=examples(60))
 @given(batches(), KINDS)
 def test_images_that_are_said_to_be_alike_or_not_are(
     batch: tuple[Table, Rows], kinds: list[int]
@@ -170,7 +171,7 @@ def test_images_that_are_said_to_be_alike_or_not_are(
             assert answer != DIFFERENT or not equal
 
 
-@settings(calm, max_examples=100)
+@settings(calm, max_examples=examples(100))
 @given(batches(), KINDS, st.data())
 def test_lines_are_those_that_arrow_writes(
     batch: tuple[Table, Rows], kinds: list[int], data: st.DataObject
@@ -221,7 +222,7 @@ def damaged(rows: list[bytes], data: st.DataObject) -> list[bytes]:
     return [*rows[:victim], bytes(row), *rows[victim + 1 :]]
 
 
-@settings(calm, max_examples=300)
+@settings(calm, max_examples=examples(300))
 @given(batches(), KINDS, st.data())
 def test_damaged_rows_are_refused_as_they_are_by_decoding_or_read_alike(
     batch: tuple[Table, Rows], kinds: list[int], data: st.DataObject

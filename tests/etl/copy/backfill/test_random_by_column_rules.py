@@ -44,6 +44,7 @@ from tests.etl.copy.given_rows import serving
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.story import Story, table
 from tests.etl.verify.replicas import Replica
+from tests.examples import examples
 
 SCHEMA = Schema(1, "d", "utf8mb4", "utf8mb4_bin")
 
@@ -188,7 +189,7 @@ def test_rows_of_a_job_with_other_rules_than_those_of_applying_are_declined(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("renames", [False, True])
+@pytest.mark.parametrize("renames", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_a_damaged_table_is_again_what_the_rule_leaves_of_it(
     mariadb: MariaDBServer,
     tmp_path_factory: pytest.TempPathFactory,
@@ -200,7 +201,7 @@ def test_a_damaged_table_is_again_what_the_rule_leaves_of_it(
 
     @tried(
         deadline=None,
-        max_examples=2,
+        max_examples=examples(5),
         phases=[Phase.generate],
         suppress_health_check=list(HealthCheck),
     )

@@ -97,6 +97,7 @@ def test_all_tables_of_a_job_are_mended_before_applying_is_waited_for(running: P
     assert aligned_chunks.repairs() == []
 
 
+@pytest.mark.slow
 def test_comparing_tells_what_differs_and_writes_nothing(running: Pipeline) -> None:
     name = f"{DATABASE}.txn"
     assert running.backfill(name, mode="compare").differing == 0

@@ -71,6 +71,7 @@ def test_a_routed_table_is_made_whole_under_its_name_downstream_and_only_it(
     assert running.downstream(f"SHOW TABLES FROM {DATABASE}") == [("txn",)]
 
 
+@pytest.mark.slow
 def test_all_tables_but_those_that_filters_leave_out_are_made_whole(running: Pipeline) -> None:
     running.downstream(
         "UPDATE other.flat SET pad = 'damaged' WHERE id = 14 OR id = 15 OR id = 16 OR id = 17"

@@ -43,6 +43,7 @@ def story(mariadb: MariaDBServer, tmp_path: Path) -> Story:
     return Story(mariadb, tmp_path)
 
 
+@pytest.mark.slow
 def test_recorded_conversions_are_exact_on_the_server_or_stop_by_name(
     mariadb: MariaDBServer, tmp_path: Path
 ) -> None:

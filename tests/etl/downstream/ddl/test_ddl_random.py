@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from sluice.tidb.schema import Column, Index
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.story import Story, column, table
+from tests.examples import examples
 
 NAMES = (
     "id",
@@ -241,7 +242,7 @@ STEPS = (
 
 
 @settings(
-    max_examples=12,
+    max_examples=examples(12),
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )

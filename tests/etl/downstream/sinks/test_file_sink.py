@@ -36,6 +36,7 @@ from sluice.relay import RelayLog
 from tests.etl.killed_writer import ON_BATCH, ends_by_itself
 from tests.etl.preparing import local_preparer
 from tests.etl.relay_from_recording import RECORDINGS, land
+from tests.examples import examples
 
 CLUSTER = 7
 DRAINER_FILE = RECORDINGS / "shop" / "drainer-file" / "binlog-0000000000000000-20261121092320.gz"
@@ -209,7 +210,7 @@ def story(after: int, sizes: list[int], batch: int) -> Iterator[Step]:
 
 @settings(
     deadline=None,
-    max_examples=60,
+    max_examples=examples(60),
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(st.data())

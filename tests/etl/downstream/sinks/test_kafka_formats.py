@@ -190,7 +190,13 @@ def test_a_topic_of_another_format_is_refused_by_name(topic: Kafka) -> None:
     sink.close()
 
 
-@pytest.mark.parametrize("name", ["canal-json", "open-protocol", "simple"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "canal-json",
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("open-protocol", "simple")),
+    ],
+)
 def test_a_watermark_is_in_the_transaction_that_it_closes_and_shows_where_to_go_on(
     name: str, topic: Kafka
 ) -> None:

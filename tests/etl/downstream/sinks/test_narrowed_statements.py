@@ -26,6 +26,7 @@ from tests.etl.apply.drawn_table import KINDS, DrawnTable
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.preparing import local_preparer
 from tests.etl.story import Story, partitioned, table
+from tests.examples import examples
 
 
 def settings_of(story: Story, rule: dict[str, Any], folder: Path | None = None) -> Settings:
@@ -69,7 +70,7 @@ def definition(server: MariaDBServer) -> str:
 def test_executed_statements_leave_the_table_that_the_rule_leaves(
     mariadb: MariaDBServer, tmp_path_factory: pytest.TempPathFactory, kind: str
 ) -> None:
-    @tried(deadline=None, max_examples=8, suppress_health_check=list(HealthCheck))
+    @tried(deadline=None, max_examples=examples(8), suppress_health_check=list(HealthCheck))
     @given(data=st.data())
     def check(data: st.DataObject) -> None:
         mariadb.empty()

@@ -29,6 +29,7 @@ from sluice.etl.downstream.sinks.sink import ApplyError
 from sluice.etl.downstream.sinks.write_executor import WriteExecutor
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.tidb_stand_in import in_clear
+from tests.examples import examples
 
 TABLES = 5
 LAYOUT = LoadLayout(("id", "v"))
@@ -103,7 +104,7 @@ ONE = st.one_of(
 )
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(60), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=st.lists(ONE, min_size=2, max_size=12), safe=st.booleans())
 def test_it_ends_as_if_each_step_had_been_waited_for(
     mariadb: MariaDBServer, steps: list[Step], safe: bool

@@ -37,6 +37,7 @@ from sluice.etl.downstream.sinks.sink import ApplyError
 from sluice.etl.settings import Downstream
 from tests.etl.downstream.sinks.test_sent_ahead import ONE, TABLES, delete, fill, load, rows_of
 from tests.etl.mariadb_fixture import MariaDBServer
+from tests.examples import examples
 
 CLUSTER = 7
 COMMIT = Step(CommitDetail(3), 100, rows=1, changes=1)
@@ -65,7 +66,7 @@ def reached(session: MySQLSession, downstream: Downstream) -> Checkpoint | None:
     return CheckpointTable.from_settings(session, downstream, CLUSTER).load()
 
 
-@settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(50), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=st.lists(ONE, min_size=1, max_size=10))
 def test_it_ends_as_if_each_statement_had_been_waited_for(
     mariadb: MariaDBServer, watching: MySQLSession, steps: list[Step]
@@ -290,7 +291,7 @@ PACKET = st.builds(
 )
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(
     st.lists(PACKET, max_size=4).map(b"".join),
     st.binary(max_size=9),

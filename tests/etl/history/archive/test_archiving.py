@@ -208,6 +208,7 @@ print(kills)
 """
 
 
+@pytest.mark.slow
 def test_after_kill_9_at_any_write_the_archive_goes_on_without_a_loss_or_a_double(shop, tmp_path):
     settings = settings_of(tmp_path.as_uri())
     growing = Growing(shop, settings.relay.url)

@@ -71,6 +71,7 @@ def test_a_pass_s_job_on_spark_goes_on_while_somebody_who_needs_a_moment_archive
         assert running.result() == "undisturbed"
 
 
+@pytest.mark.slow
 def test_an_archive_in_an_object_store_beside_its_relay_log(source, s3_server):
     settings = settings_of(s3_server.url())
     growing = Growing(source, settings.relay.url)

@@ -22,9 +22,10 @@ from sluice.etl.history.as_of.query_planner import plan_query
 from tests.etl.history.as_of.asking import empty_start, plain, rows_as_of, with_buckets
 from tests.etl.partition_history import Definition, PartitionHistory
 from tests.etl.random_history import TABLES, History, Row
+from tests.examples import examples
 
 NAMES = [table.full_name for table in TABLES.values()]
-_QUICK = settings(max_examples=8, deadline=None, phases=[Phase.explicit, Phase.generate])
+_QUICK = settings(max_examples=examples(8), deadline=None, phases=[Phase.explicit, Phase.generate])
 
 
 def small_portions(changes: int) -> object:

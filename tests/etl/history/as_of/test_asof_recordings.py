@@ -5,7 +5,9 @@ alone.
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -36,10 +38,28 @@ SEED, MOMENTS = 13, 2
 @pytest.fixture(scope="module")
 def relays(tmp_path_factory: pytest.TempPathFactory) -> dict[str, RelayLog]:
     folder = tmp_path_factory.mktemp("relays")
-    return {
-        name: land(RECORDINGS / name, f"file://{folder}/{name}", 1000 if name == "shop" else 100)
-        for name in NAMES
-    }
+    return _Relays(folder)
+
+
+class _Relays(dict[str, RelayLog]):
+    """Land a recording when a test asks for it."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self.folder = folder
+
+    def __missing__(self, name: str) -> RelayLog:
+        rows = 1000 if name == "shop" else 100
+        self[name] = land(RECORDINGS / name, f"file://{self.folder}/{name}", rows)
+        return self[name]
+
+
+def _cases() -> Iterator[Any]:
+    """Two recordings in `make test`, all in CI."""
+    for name in NAMES:
+        marks = [] if name in ("types", "ddl") else [pytest.mark.slow]
+        for label in labels(RECORDINGS / name):
+            yield pytest.param(name, label, marks=marks)
 
 
 def _moment(log: RelayLog, name: str, label: str) -> int:
@@ -48,9 +68,7 @@ def _moment(log: RelayLog, name: str, label: str) -> int:
     return min(int(labels(RECORDINGS / name)[label]["ts"]), last.hi)
 
 
-@pytest.mark.parametrize(
-    ("name", "label"), [(name, label) for name in NAMES for label in labels(RECORDINGS / name)]
-)
+@pytest.mark.parametrize(("name", "label"), list(_cases()))
 def test_every_table_is_at_every_snapshot_what_it_was_upstream(
     relays: dict[str, RelayLog], name: str, label: str
 ) -> None:
@@ -94,6 +112,7 @@ def _plain(value: object) -> object:
     return value.decode() if isinstance(value, bytes) else value
 
 
+@pytest.mark.slow
 def test_a_snapshot_goes_on_to_the_same_rows_as_what_began_with_the_tables(
     relays: dict[str, RelayLog],
 ) -> None:

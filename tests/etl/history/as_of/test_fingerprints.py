@@ -196,6 +196,7 @@ def test_near_values_differ_in_either_half(snapshot: bytes) -> None:
     assert len(set(upper)) == len(set(lower)) == len(near)
 
 
+@pytest.mark.slow
 def test_every_bit_of_a_digest_depends_on_every_bit_of_a_row() -> None:
     """A bit that is turned turns each bit of the digest about every other time."""
     chance = random.Random(3)

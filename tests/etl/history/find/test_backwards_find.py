@@ -91,7 +91,13 @@ def test_groups_of_all_steps_together_are_those_of_the_search(
 
 @pytest.mark.parametrize(
     "wanted",
-    [{"tables": ("bank.cart",)}, {"kinds": ("ddl",)}, {"where": "id = 7"}],
+    [
+        {"tables": ("bank.cart",)},
+        *(
+            pytest.param(wanted, marks=pytest.mark.slow)
+            for wanted in ({"kinds": ("ddl",)}, {"where": "id = 7"})
+        ),
+    ],
     ids=str,
 )
 def test_step_by_step_everything_that_find_finds_comes_once_the_newest_first(

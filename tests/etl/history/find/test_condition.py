@@ -16,6 +16,7 @@ from sluice.etl.history.find.condition import ChangeRows, RowCondition
 from sluice.tidb.rows import arrow_schema
 from sluice.tidb.schema import Table
 from tests.etl.story import table
+from tests.examples import examples
 
 NUMBERS_AND_TEXT = table(1, "t", "a bigint", "b bigint", "c varchar(20)", primary="a")
 VALUES = st.tuples(
@@ -73,7 +74,7 @@ def fits(
     return [bool(each) for each in RowCondition(text).fits(rows)]
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(condition=CONDITION, rows=st.lists(VALUES, min_size=1, max_size=8))
 def test_a_condition_holds_for_the_rows_for_which_sql_says_so(
     condition: str, rows: list[tuple[Any, ...]]

@@ -189,6 +189,7 @@ def test_groups_hold_what_the_log_holds_of_them(shop: str, group: tuple[Any, ...
         assert (one.first_ts, one.last_ts) == (min(stamps), max(stamps))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("group", [(), ("minute", "table")])
 def test_spark_finds_what_is_found_here(
     shop: str, spark_remote: str, group: tuple[Any, ...]

@@ -23,6 +23,7 @@ from sluice.tidb.rows import encode_insert
 from sluice.tidb.schema import Column
 from tests.etl.history.lake.told_lake import ToldLake
 from tests.etl.story import column, table
+from tests.examples import examples
 
 NOON = datetime(2026, 11, 22, 12, tzinfo=UTC)
 Kind = tuple[str, st.SearchStrategy[Any], Callable[[Any], Any]]
@@ -204,7 +205,7 @@ def _as_expected(
 
 
 @settings(
-    max_examples=25,
+    max_examples=examples(25),
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )

@@ -222,6 +222,7 @@ def test_a_job_pauses_at_its_next_border_and_goes_on(
     assert len(count) == len((job.plan() or {})["chunks"])
 
 
+@pytest.mark.slow
 def test_a_job_that_is_cancelled_leaves_nothing(settings: Settings) -> None:
     job = create_snapshot(settings, SnapshotRequest(SQL), "test")
     killed(settings, job.id, 7)
@@ -235,6 +236,7 @@ def test_a_job_that_is_cancelled_leaves_nothing(settings: Settings) -> None:
     assert Archive.open(settings.archive_url).snapshots.all() == []
 
 
+@pytest.mark.slow
 def test_what_a_cancelled_jobs_process_left_goes_with_the_next_snapshot(settings: Settings) -> None:
     job = create_snapshot(settings, SnapshotRequest(SQL), "test")
     killed(settings, job.id, 7)

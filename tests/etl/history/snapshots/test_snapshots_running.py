@@ -68,6 +68,7 @@ def test_the_downstream_is_read_at_its_checkpoint_while_it_changes(running: Pipe
     running.control.stop()
 
 
+@pytest.mark.slow
 def test_a_table_without_changes_is_referred_to_and_not_copied(running: Pipeline) -> None:
     running.control.stop()
     running.caught_up()
@@ -130,7 +131,10 @@ def test_a_job_that_reads_the_downstream_is_given_up_at_its_next_border_and_leav
     assert [name for name in snapshots.ids() if snapshots.pending(name) is not None] == []
 
 
-@pytest.mark.parametrize("at", ["before a table is read", "after all were read"])
+@pytest.mark.parametrize(
+    "at",
+    [pytest.param("before a table is read", marks=pytest.mark.slow), "after all were read"],
+)
 def test_a_ddl_that_arrives_while_the_downstream_is_read_makes_the_job_begin_again_behind_it(
     running: Pipeline, monkeypatch: pytest.MonkeyPatch, at: str
 ) -> None:
@@ -246,13 +250,11 @@ def test_without_a_snapshot_there_is_nothing_to_roll_forward(running: Pipeline) 
         plan_snapshot(empty, SnapshotRequest(ARCHIVE))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "commands",
     [
-        pytest.param(
-            (("snapshot", "make", "--from", "archive"), ("bootstrap", "--from", "snapshot://")),
-            marks=pytest.mark.slow,
-        ),
+        (("snapshot", "make", "--from", "archive"), ("bootstrap", "--from", "snapshot://")),
         (("bootstrap", "--from", "tidb://"),),
     ],
     ids=["from-the-archive", "from-tidb"],

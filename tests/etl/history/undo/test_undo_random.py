@@ -16,6 +16,7 @@ from sluice.tidb.schema import Table
 from tests.etl.history.undo.undoing import state, take_back, would_conflict
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.story import Story, table
+from tests.examples import examples
 
 Row = dict[str, Any]
 WIDE = table(
@@ -83,7 +84,7 @@ def rows_and_changes(draw: st.DrawFn) -> tuple[list[Row], list[tuple[str, int, R
 
 
 @settings(
-    max_examples=3,
+    max_examples=examples(3),
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(told=rows_and_changes())

@@ -29,6 +29,7 @@ from sluice.tidb.rows import encode_delete, encode_insert, encode_update
 from tests.etl.history.undo.undoing import downstream_sql, run_script, state
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.story import Story, column, table, wider
+from tests.examples import examples
 
 Row = dict[str, Any]
 LEDGER = table(9, "ledger", "id int", "owner varchar(20)", "amount int", primary="id")
@@ -228,7 +229,7 @@ class Model:
 
 
 @settings(
-    max_examples=15,
+    max_examples=examples(15),
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )

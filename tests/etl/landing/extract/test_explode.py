@@ -71,7 +71,7 @@ def prewrite(start_ts, *mutations, schema_version=5, **more):
 
 
 @pytest.mark.parametrize("name", ["shop", "types", "ddl"])
-@pytest.mark.parametrize("batch_rows", [97, 100_000])
+@pytest.mark.parametrize("batch_rows", [97, pytest.param(100_000, marks=pytest.mark.slow)])
 def test_a_recording_gives_all_its_changes_in_commit_order(name, batch_rows):
     rows = committed(RECORDINGS / name)
     table, totals = explode(rows, batch_rows)
@@ -356,6 +356,7 @@ print(len(payload) // 1024, kib("VmHWM") - before)
 """
 
 
+@pytest.mark.slow
 def test_a_large_transaction_is_landed_in_its_payload_and_little_more(tmp_path):
     path = str(Path(__file__).parents[4])
     used = limit = payload = 0

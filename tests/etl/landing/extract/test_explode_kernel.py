@@ -22,6 +22,7 @@ from tests.etl.landing.extract.test_explode import (
     window_batch,
 )
 from tests.etl.landing.extract.test_wire_scan import odd_transactions
+from tests.examples import examples
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +64,7 @@ def is_found(compiled, rows):
     )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(rows=odd_transactions())
 def test_it_finds_what_the_scan_finds_however_transactions_are_encoded(compiled, rows):
     assert is_found(compiled, rows)
@@ -92,7 +93,7 @@ harm = st.tuples(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(
     rows=odd_transactions(), harms=st.lists(harm, min_size=1, max_size=3), victim=st.integers(0, 5)
 )
@@ -105,7 +106,7 @@ def test_damaged_bytes_are_left_to_the_scan_or_mean_the_same(compiled, rows, har
     assert exploded(compiled, rows) == exploded(plain, rows)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(payloads=st.lists(st.binary(max_size=60), min_size=1, max_size=4))
 def test_bytes_that_are_anything_are_left_to_the_scan_or_mean_the_same(compiled, payloads):
     rows = [(i + 2, 1, payload) for i, payload in enumerate(payloads)]

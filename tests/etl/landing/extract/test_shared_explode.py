@@ -19,6 +19,7 @@ from sluice.relay import PART_SCHEMA, RelayLog
 from sluice.tidb import pb
 from sluice.tidb.window_schema import WINDOW_SCHEMA
 from tests.compiled_kernels import compiled_kernel
+from tests.examples import examples
 
 TS = 470_614_549_921_792_019
 
@@ -108,7 +109,7 @@ def test_ddl_of_one_commit_ts_is_kept_in_the_order_of_its_jobs() -> None:
     assert [ddl.job_id for ddl in combine(stats).ddls] == [11, 12]
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(
     st.lists(
         st.tuples(st.integers(0, 1), st.lists(st.integers(1, 3), min_size=1, max_size=4)),

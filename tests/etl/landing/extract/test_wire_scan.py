@@ -25,6 +25,7 @@ from sluice.tidb import pb
 from sluice.tidb.codec.varint import encode_uvarint
 from sluice.tidb.schema import MAX_USER_TABLE_ID
 from tests.etl.landing.extract.test_explode import DELETE, INSERT, UPDATE, explode
+from tests.examples import examples
 
 
 @pytest.fixture(params=[1, 3, 10**9], ids=["in steps", "steps, then one by one", "one by one"])
@@ -78,7 +79,7 @@ messages = st.lists(
 
 
 @pytest.mark.usefixtures("way")
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(messages)
 def test_every_field_is_found_where_it_lies(wanted):
     written = [b"".join(encoded(*each) for each in fields) for fields in wanted]
@@ -87,7 +88,7 @@ def test_every_field_is_found_where_it_lies(wanted):
 
 
 @pytest.mark.usefixtures("way")
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.lists(field, min_size=1, max_size=4), st.data())
 def test_a_message_that_breaks_off_is_refused_and_told_from_the_others(fields, data):
     whole = b"".join(encoded(*each) for each in fields)
@@ -235,7 +236,7 @@ def odd_transactions(draw):
 
 
 @pytest.mark.usefixtures("way")
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(odd_transactions(), st.integers(1, 6))
 def test_transactions_explode_as_protobuf_reads_them_however_they_are_encoded(rows, batch_rows):
     expected = reference(rows)
@@ -243,7 +244,7 @@ def test_transactions_explode_as_protobuf_reads_them_however_they_are_encoded(ro
 
 
 @pytest.mark.usefixtures("way")
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(odd_transactions(), st.data())
 def test_damaged_bytes_are_refused_or_mean_what_protobuf_says(rows, data):
     victim = data.draw(st.integers(0, len(rows) - 1))

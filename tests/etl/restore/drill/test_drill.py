@@ -80,6 +80,7 @@ def test_a_drill_restores_verifies_drops_and_keeps_how_long_it_took(
     assert is_due(settings, now_ms=job.spec.made_ms + 7 * 86_400_000)
 
 
+@pytest.mark.slow
 def test_a_drill_that_fails_says_so_and_the_next_one_removes_what_it_left(
     settings: Settings, mariadb: MariaDBServer
 ) -> None:

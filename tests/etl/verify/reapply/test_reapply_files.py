@@ -85,7 +85,9 @@ def pipeline(shop: RelayLog, tmp_path: Path) -> Settings:
     return pipeline_with(shop.url, tmp_path / "running")
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize(
+    "seed", [1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (2, 3))]
+)
 def test_a_past_range_has_the_bytes_that_were_written_the_first_time(
     pipeline: Settings, tmp_path: Path, original: list[bytes], seed: int
 ) -> None:
@@ -164,6 +166,7 @@ _CHILD = textwrap.dedent("""
 """).replace("ON_BATCH", ON_BATCH)
 
 
+@pytest.mark.slow
 def test_kill_9_in_the_middle_leaves_no_gap_and_nothing_twice(
     shop: RelayLog, tmp_path: Path, original: list[bytes]
 ) -> None:
@@ -234,6 +237,7 @@ def test_orders_are_obeyed_at_the_next_border_and_a_cancelled_job_keeps_no_windo
     assert messages_in(tmp_path / "again") == between(original, first.lo, further.through)
 
 
+@pytest.mark.slow
 def test_a_job_says_how_far_it_is_and_how_it_ended(
     shop: RelayLog, pipeline: Settings, tmp_path: Path
 ) -> None:

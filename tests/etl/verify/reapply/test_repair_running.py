@@ -84,6 +84,7 @@ def test_what_was_touched_is_whole_again_while_it_changes(running: Pipeline) -> 
     assert f"job-{done.job}" not in Consumers(relay).positions()
 
 
+@pytest.mark.slow
 def test_rows_that_were_not_touched_in_the_range_stay_as_they_are(running: Pipeline) -> None:
     commits = [ts for ts, _, number in running.control.numbered_commits() if number is not None]
     relay = relay_of(running)

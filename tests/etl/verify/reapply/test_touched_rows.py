@@ -61,7 +61,9 @@ def keys_of(told: Told, name: str, since: int, until: int) -> set[tuple[Any, ...
     return found
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize(
+    "seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 8))]
+)
 def test_what_was_touched_becomes_what_it_is_upstream_at_each_chunk(
     mariadb: MariaDBServer, seed: int
 ) -> None:
