@@ -128,13 +128,13 @@ def _topics(settings: Settings, relay: RelayLog) -> list[dict[str, Any]]:
     """
     if not isinstance(settings.target, Kafka):
         return []
+    nothing = {"messages": 0, "bytes": 0, "errors": 0}
     found: dict[str, dict[str, Any]] = {}
     for name, count in CounterStore(relay, settings.downstream_name).totals().apply.counts.items():
-        kind, _, rest = name.partition(".")
-        if kind == "topic":
-            what, _, topic = rest.partition(".")
-            nothing = {"topic": topic, "messages": 0, "bytes": 0, "errors": 0}
-            found.setdefault(topic, nothing)[what] = count
+        for what in nothing:
+            topic = name.removeprefix(f"topic.{what}.")
+            if topic != name:
+                found.setdefault(topic, {"topic": topic, **nothing})[what] = count
     return [found[topic] for topic in sorted(found)]
 
 
