@@ -77,7 +77,7 @@ def drawn_rule(data: st.DataObject, *, renames: bool) -> DrawnRule:
             raw, left_out = {"keep": ["id", *some]}, set(all_names) - set(some)
         case _:
             left_out = set()
-    if not renames:
+    if not renames or len(left_out) == len(all_names):
         return DrawnRule(raw, frozenset(left_out), {})
     if not left_out and data.draw(st.booleans()):
         renamed = {"a": "b", "b": "a"}
