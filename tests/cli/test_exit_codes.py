@@ -76,6 +76,7 @@ def test_2_wrong_usage(sluice):
     assert sluice.started("pause", "everything").returncode == 2
 
 
+@pytest.mark.slow
 def test_3_something_that_passes_is_in_the_way(sluice):
     done = sluice.started("takeover")
     assert done.returncode == 3, done.stderr

@@ -50,6 +50,7 @@ def test_tikv_has_the_row_of_mysql_tidb_under_whatever_name_a_recording_goes(
         assert "nothing in mysql.tidb" not in caplog.text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("begins", ["before the first DDL", "at the end"])
 def test_landing_finds_that_a_recorded_cluster_compares_bytes(
     etcd_url: str, caplog: pytest.LogCaptureFixture, begins: str

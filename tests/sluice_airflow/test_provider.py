@@ -181,6 +181,7 @@ def test_a_sensor_waits_for_the_pipeline_of_the_other_environment(thin):
     assert thin.run(WAIT) == [True, "sluice.airflow.waiting.SluiceReachedTrigger"]
 
 
+@pytest.mark.slow
 def test_an_operator_runs_its_job_in_the_other_environment(thin):
     assert thin.run(WORK) == {"steps": 3}
 

@@ -346,6 +346,7 @@ def test_the_newest_lander_takes_over_and_the_older_one_ends(settings, expected)
     check(settings, expected)
 
 
+@pytest.mark.slow
 def test_who_is_about_to_begin_when_another_begins_elsewhere_begins_no_second_chain(
     settings, expected, monkeypatch
 ):

@@ -125,6 +125,7 @@ def check(found, expected):
     assert all(before.hi == after.lo for (before, _), (after, _) in itertools.pairwise(found))
 
 
+@pytest.mark.slow
 def test_every_transaction_of_original_pumps_comes_once_in_windows_within_the_limits(
     site, expected, monkeypatch
 ):

@@ -131,6 +131,7 @@ def test_beside_the_running_pipeline_its_tables_and_its_checkpoint_are_left_alon
     assert Pins(Archive.open(settings.archive_url).storage).all() == {}
 
 
+@pytest.mark.slow
 def test_tables_are_restored_whole_whatever_rules_leave_of_them_downstream(
     mariadb: MariaDBServer, shop: str, tmp_path: Path
 ) -> None:

@@ -158,6 +158,7 @@ def test_a_job_that_is_given_up_ends_no_other_of_its_session(spark_remote, tmp_p
     close(spark)
 
 
+@pytest.mark.slow
 def test_a_job_whose_caller_stops_is_ended_and_no_other_of_its_session(spark_remote, tmp_path):
     at_work, other_at_work, mark = (str(tmp_path / name) for name in ("one", "other", "ended"))
 

@@ -191,6 +191,7 @@ def test_the_standby_goes_on_when_the_host_of_the_active_one_dies(tmp_path, mari
     assert sorted(applied(story)) == list(range(traffic.count))
 
 
+@pytest.mark.slow
 def test_the_next_run_s_task_goes_on_with_the_same_workers_and_no_standby_takes_over(
     tmp_path, mariadb, services
 ):

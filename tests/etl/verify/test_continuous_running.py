@@ -112,6 +112,7 @@ def test_wrong_rows_without_changes_are_found_by_the_round_reported_once_and_kno
     assert known(running) == 0
 
 
+@pytest.mark.slow
 def test_a_row_that_was_changed_is_compared_again_without_the_round(running: Pipeline) -> None:
     with watching(running) as watcher:
         watcher.until(lambda now: watcher.work.is_idle(), running)

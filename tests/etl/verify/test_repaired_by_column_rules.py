@@ -57,6 +57,7 @@ def check(running: Pipeline) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_a_verification_finds_the_rows_and_its_repair_makes_them_what_the_rule_leaves(
     running: Pipeline,
 ) -> None:

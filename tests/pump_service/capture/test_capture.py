@@ -333,6 +333,7 @@ class Registry:
         return SimpleNamespace(items=())
 
 
+@pytest.mark.slow
 def test_a_cluster_that_speaks_tls_is_captured_and_the_check_names_a_wrong_certificate(tmp_path):
     authority = Authority(tmp_path)
     cert, key = authority.issue("tikv", "tikv")

@@ -57,6 +57,7 @@ def test_the_start_of_a_transaction_is_known_inside_of_it_only(shop):
         assert cursor.fetchone() == ("0",)
 
 
+@pytest.mark.slow
 def test_a_session_reads_the_past_until_it_is_told_not_to(shop):
     label = shop.recording.label("b_mid")
     counts = {

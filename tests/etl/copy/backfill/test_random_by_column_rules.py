@@ -31,7 +31,7 @@ from sluice.relay.aligned_chunks import COMPARE, REPLACE
 from sluice.relay.jobs import DONE, Jobs, Runner, WriteScope
 from sluice.tidb import tso
 from sluice.tidb.schema import Schema
-from tests.etl.apply.drawn_table import KINDS, VALUES, DrawnTable, spec_kind
+from tests.etl.apply.drawn_table import VALUES, DrawnTable, spec_kind
 from tests.etl.apply.ruled_columns import (
     apply,
     drawn_rule,
@@ -188,7 +188,14 @@ def test_rows_of_a_job_with_other_rules_than_those_of_applying_are_declined(
     assert story.rows("t") == before
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "clustered",
+        "keyless",
+        *(pytest.param(k, marks=pytest.mark.slow) for k in ("text key", "heap")),
+    ],
+)
 @pytest.mark.parametrize("renames", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_a_damaged_table_is_again_what_the_rule_leaves_of_it(
     mariadb: MariaDBServer,

@@ -46,6 +46,7 @@ def write(running: Pipeline, transactions: int, updates: float) -> None:
     running.control.stop()
 
 
+@pytest.mark.slow
 def test_a_backfill_brings_the_selected_rows_and_removes_others(running: Pipeline) -> None:
     write(running, 20, 0.6)
     selected = check(running)

@@ -93,6 +93,7 @@ def archived(url: str, until: int, then: Path) -> Settings:
     return replace(settings, relay=Relay(later.url))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tables", [(), ("bank.cart",)])
 def test_archive_and_relay_log_together_hold_what_the_relay_log_held(
     shop: str, tmp_path: Path, tables: tuple[str, ...]

@@ -123,6 +123,7 @@ def test_a_dump_that_lacks_tables_is_refused_by_name(settings: Settings) -> None
     assert Jobs(RelayLog.open(settings.relay.url).storage).list() == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at", [3, 20])
 def test_a_job_that_is_killed_goes_on_with_what_is_left(
     settings: Settings, at: int, monkeypatch: pytest.MonkeyPatch
