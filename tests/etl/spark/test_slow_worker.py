@@ -48,7 +48,7 @@ def called(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Resilien
         "TaskFrame",
         lambda *_: type("Frame", (), {"of": staticmethod(lambda tasks: tasks)}),
     )
-    monkeypatch.setattr(function, "stream", lambda _, tasks, __: iter(tasks.to_batches()))
+    monkeypatch.setattr(function, "stream", lambda _, tasks, *__: iter(tasks.to_batches()))
     monkeypatch.setattr(kept.spark_session, "connect", lambda *_: object())
     monkeypatch.setattr(kept.spark_session, "close", lambda _: None)
     found = ResilientFunction(
