@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from typing import Any
 
 from sluice.cli.jobs import job_lines
@@ -86,8 +87,8 @@ def pipeline_lines(status: dict[str, Any]) -> list[str]:
             f" {status['blocked']['id']}` or `sluice txn skip`"
         )
     lines += order_lines(status)
-    differing = [f"unequal     {_why_unequal(table)}" for table in status["unequal"]]
-    lines += first_of(differing, _MAX_TABLES_SHOWN, "tables")
+    differing = map(_why_unequal, status["unequal"])
+    lines += _first_lines("unequal", differing, _MAX_TABLES_SHOWN, "tables")
     if "upstream" in status["errors"]:
         lines.append(f"pumps       unknown: {status['errors']['upstream']}")
     for pump in status["pumps"]:
@@ -102,16 +103,22 @@ def pipeline_lines(status: dict[str, Any]) -> list[str]:
 def _topic_lines(topics: list[dict[str, Any]]) -> list[str]:
     """Return what topics got, those with errors and the largest first."""
     shown = sorted(topics, key=lambda topic: (-topic["errors"], -topic["bytes"]))
-    lines = []
-    for topic in shown[:_MAX_TOPICS_SHOWN]:
-        errors = f", {topic['errors']:,} errors of sending" if topic["errors"] else ""
-        lines.append(
-            f"topic       {topic['topic']}: {topic['messages']:,} messages,"
-            f" {format_size(topic['bytes'])}{errors}"
-        )
-    if len(shown) > _MAX_TOPICS_SHOWN:
-        lines.append(f"            and {len(shown) - _MAX_TOPICS_SHOWN} more topics")
-    return lines
+    return _first_lines("topic", map(_topic_text, shown), _MAX_TOPICS_SHOWN, "topics")
+
+
+def _topic_text(topic: dict[str, Any]) -> str:
+    errors = f", {topic['errors']:,} errors of sending" if topic["errors"] else ""
+    return (
+        f"{topic['topic']}: {topic['messages']:,} messages, {format_size(topic['bytes'])}{errors}"
+    )
+
+
+def _first_lines(label: str, texts: Iterable[str], limit: int, kind: str) -> list[str]:
+    """Return a line for each of the first texts, and one for the number of the others."""
+    return [
+        f"{label if at < limit else '':12}{text}"
+        for at, text in enumerate(first_of(texts, limit, kind))
+    ]
 
 
 def capture_lines(capture: dict[str, Any] | None) -> list[str]:
