@@ -211,6 +211,12 @@ def test_chunks_beside_the_checkpoint_count_and_so_do_running_jobs(
     with job.run(Runner("sluice verify")):
         steps = json.loads(checked("--config", file, "--json").stdout)["steps"]
     assert f"`sluice jobs pause {job.id}`" in steps and f"`sluice jobs resume {job.id}`" in steps
+    queues = '[airflow]\nreplication = "service"\nservice-queues = ["east", "west"]\n'
+    file = settings_file(folder, site.pd.url, mariadb.port, queues)
+    steps = json.loads(checked("--config", file, "--json").stdout)["steps"]
+    for order in ("pause", "unpause"):
+        both = (f"`airflow dags {order} sluice_service_{number}`" for number in (1, 2))
+        assert any(step.startswith(" and ".join(both)) for step in steps), steps
     with mariadb.connect() as connection, connection.cursor() as cursor:
         cursor.execute(
             "CREATE TABLE tidb_binlog.sluice_chunks (job VARCHAR(64), at_ts BIGINT UNSIGNED, result"

@@ -140,14 +140,18 @@ def _steps(settings: Settings, pumps: list[NodeStatus]) -> list[str]:
     ]
     steps += [f"`sluice jobs pause {job}`" for job in jobs]
     section = settings.airflow
-    if section.replication == "service":
+    is_service = section.replication == "service"
+    if is_service and not section.service_queues:
         stop, start = (
             "stop the standby, then the active process, of `sluice replicate`",
-            ("start `sluice replicate` again"),
+            "start `sluice replicate` again",
         )
     else:
-        dag = settings.dag_id("replicate")
-        stop, start = f"`airflow dags pause {dag}`", f"`airflow dags unpause {dag}`"
+        queues = range(1, len(section.service_queues) + 1)
+        own = [f"service_{number}" for number in queues] if is_service else ["replicate"]
+        dags = [settings.dag_id(name) for name in own]
+        stop = " and ".join(f"`airflow dags pause {dag}`" for dag in dags)
+        start = " and ".join(f"`airflow dags unpause {dag}`" for dag in dags)
     others = "`archive`, `verify` and the other DAGs that are switched on"
     tasks = f"{section.python} and the provider in Airflow" if section.python else "Airflow"
     servers = "`sluice metrics`" + (" and `sluice pages`" if section.pages else "")
