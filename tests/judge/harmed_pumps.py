@@ -52,7 +52,7 @@ class InProcess(ResilientFunction):
         check()
 
     def __call__(
-        self, tasks: pa.Table, timeout_s: float, *, alone: bool, is_small: bool
+        self, tasks: pa.Table, timeout_s: float, *, alone: bool, is_small: bool, label: str = ""
     ) -> Iterator[pa.RecordBatch]:
         """Map the tasks here, whatever their size."""
         return self._run_locally(tasks)

@@ -56,6 +56,11 @@ class DrawnRule:
     left_out: frozenset[str]
     renamed: dict[str, str]
 
+    @property
+    def takes_any_name(self) -> bool:
+        """Whether a column that gets another name upstream stays a column that is kept."""
+        return not self.left_out and "keep" not in self.raw
+
     def columns(self, of: Table) -> dict[str, str]:
         """The columns' names downstream, in order, by the upstream's."""
         return {

@@ -47,7 +47,7 @@ def test_random_histories_leave_the_columns_that_the_rule_leaves(
         mariadb.empty()
         story = Story(mariadb, tmp_path_factory.mktemp("story"))
         rule = drawn_rule(data, renames=renames)
-        upstream = DrawnTable(story, kind, data, renames=not rule.left_out)
+        upstream = DrawnTable(story, kind, data, renames=rule.takes_any_name)
         settings = settings_of(story, rule.raw, mode=mode)
         for _ in range(data.draw(st.integers(1, 6))):
             upstream.step()

@@ -218,7 +218,7 @@ def test_a_damaged_table_is_again_what_the_rule_leaves_of_it(
         folder = tmp_path_factory.mktemp("story")
         story = Story(mariadb, folder)
         rule = drawn_rule(data, renames=renames)
-        drawn = DrawnTable(story, kind, data, renames=not rule.left_out)
+        drawn = DrawnTable(story, kind, data, renames=rule.takes_any_name)
         settings = settings_of(story, rule.raw)
         for _ in range(2):
             for _ in range(data.draw(st.integers(1, 4))):
