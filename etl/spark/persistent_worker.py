@@ -78,6 +78,8 @@ class PersistentWorker:
         self._starting: _StartingWorker | None = None
         """The one that waits for a core, between two calls of `is_ready`."""
         self._lacked_core = False
+        self._aged_out = 0.0
+        """When the one before was released for its age; 0 once its successor has come, or can't."""
         self._came = 0.0
         self._again = 0.0
         self._logged = False
@@ -89,17 +91,21 @@ class PersistentWorker:
         Begins one if none does, or it has stood for `max_age_s`, and waits until it has come. False
         if none comes: then it is not tried again for a while. Raises SparkUnavailableError where
         the server is away, or goes meanwhile; NoFreeCore where its job has waited for a core for
-        `core_timeout_s`, and goes on waiting.
+        `core_timeout_s`, and goes on waiting. Whoever gives `core_timeout_s` can do without: the
+        successor of one that has stood for long isn't waited for at all, and NoFreeCore is raised
+        until it has come.
         """
         now = time.monotonic()
         if self._line is not None and now >= self._came + (
             _MAX_LIFETIME_S if max_age_s is None else max_age_s
         ):
             self.release()
+            self._aged_out = now
         is_worth_trying = core_timeout_s is not None and self._lacked_core
         if self._line is None and (now >= self._again or is_worth_trying):
             self._lacked_core = False
             self._line = self._start_worker(core_timeout_s)
+            self._aged_out = 0.0
             self._came = time.monotonic()
             if self._line is None:
                 self._again = self._came + _RETRY_INTERVAL_S
@@ -179,9 +185,12 @@ class PersistentWorker:
         if starting is not None and (missed or self._is_released):
             starting.end()
             starting = None
+        follows = self._aged_out > 0 and core_timeout_s is not None
         if starting is None:
+            if follows and self._is_predecessor_ending():
+                raise NoFreeCore
             starting = self._new_start()
-        timeout_s = _START_TIMEOUT_S if core_timeout_s is None else core_timeout_s
+        timeout_s = _START_TIMEOUT_S if core_timeout_s is None else 0 if follows else core_timeout_s
         line = self._accept(starting, starting.job.began + timeout_s)
         if line is not None:
             starting.listener.close()
@@ -204,6 +213,11 @@ class PersistentWorker:
                 starting.job.failure or f"within {timeout_s:.0f} s",
             )
         return None
+
+    def _is_predecessor_ending(self) -> bool:
+        return (
+            not self._jobs[-1].is_over and time.monotonic() < self._aged_out + _SHUTDOWN_TIMEOUT_S
+        )
 
     def _new_start(self) -> _StartingWorker:
         self._is_released = False

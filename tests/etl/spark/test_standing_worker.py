@@ -10,6 +10,7 @@ import os
 import signal
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -120,6 +121,22 @@ def test_the_next_worker_begins_when_the_one_before_has_given_its_process_back(
     ask(function, "b")
     [after] = function._pool._one._jobs
     assert before.is_over and after is not before
+
+
+def test_who_can_do_without_a_worker_does_not_wait_for_the_successor_of_an_old_one(
+    function: RemoteFunction, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [(_, pid)] = ask(function, "a")
+    with monkeypatch.context() as patched:
+        patched.setattr(standing, "_MAX_LIFETIME_S", 0.0)
+        with pytest.raises(standing.NoFreeCore):
+            list(function(pa.table({"text": ["b"]}), 60, alone=True, core_timeout_s=60))
+    deadline = time.monotonic() + 60
+    came: list[pa.RecordBatch] = []
+    while not came and time.monotonic() < deadline:
+        with contextlib.suppress(standing.NoFreeCore):
+            came = list(function(pa.table({"text": ["c"]}), 60, alone=True, core_timeout_s=60))
+    assert came[0].column(0).to_pylist() == [f"c from {pid}"], "its process is given to the next"
 
 
 def test_large_calls_at_once_go_to_several_workers_and_give_the_one_up(
