@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
 from sluice.etl.display_units import format_size
+from sluice.tidb.table_name import first_of
 
 if TYPE_CHECKING:
     from sluice.etl.operate.overview import Overview
@@ -49,10 +50,18 @@ def screen(shown: PipelineView, width: int, height: int, keys: str = "") -> Text
     lines = [_cut(line, width) for line in _lines(shown, width)]
     room = height - (1 if keys else 0)
     if len(lines) > room:
-        lines = [*lines[: room - 1], Text(f"and {len(lines) - room + 1} more lines", style="dim")]
+        lines = _first_of(lines, room - 1, "lines")
     if keys:
         lines += [Text()] * (room - len(lines)) + [Text(keys[:width], style="reverse")]
     return Text("\n").join(lines)
+
+
+def _first_of(rows: Iterable[Text], limit: int, kind: str, indent: int = 0) -> list[Text]:
+    """Return the first `limit` rows, and a row with the number of the others."""
+    return [
+        row if isinstance(row, Text) else Text(f"{'':{indent}}{row}", style="dim")
+        for row in first_of(rows, limit, kind)
+    ]
 
 
 def _clean(text: str) -> str:
@@ -107,11 +116,16 @@ def _pumps(seen: Overview) -> Iterator[Text]:
     pumps = sorted(
         seen.pumps, key=lambda pump: (pump.state == "idle", pump.state == "works", -pump.lag_ms)
     )
-    for pump in pumps[:_MAX_PUMPS]:
-        lag = _lag(pump.lag_ms) if pump.state != "idle" else ""
-        yield _row("pump", pump.state, lag, "", f"{pump.node_id} {pump.registry_state}")
-    if len(pumps) > _MAX_PUMPS:
-        yield _row("", "", "", "", f"and {len(pumps) - _MAX_PUMPS} more pumps")
+    rows = (
+        _row(
+            "pump",
+            pump.state,
+            _lag(pump.lag_ms) if pump.state != "idle" else "",
+            more=f"{pump.node_id} {pump.registry_state}",
+        )
+        for pump in pumps
+    )
+    yield from _first_of(rows, _MAX_PUMPS, "pumps", len(_row("", "")))
     if "upstream" in seen.errors:
         yield _row("pumps", "unknown", more=f"{_as_of(seen, 'upstream')}{seen.errors['upstream']}")
 
@@ -175,20 +189,17 @@ def _hour(points: Sequence[LagPoint], width: int) -> Text:
     )
 
 
+def _job(job: Mapping[str, Any]) -> Text:
+    progress = job["progress"]
+    left = "" if progress["left_s"] is None else f", about {progress['left_s']:,.0f} s left"
+    pace = f"{progress['percent']} %, {progress['rows_per_s']:,.0f} rows/s{left}"
+    text = f"{_clean(job['id'])}: {pace}"
+    return Text(f"{'job':<{_PART_WIDTH}}{job['state']:<{_STATE_WIDTH}}   {text}")
+
+
 def _waiting(seen: Overview) -> Iterator[Text]:
-    for job in seen.jobs[:_MAX_JOBS]:
-        progress = job["progress"]
-        left = "" if progress["left_s"] is None else f", about {progress['left_s']:,.0f} s left"
-        text = (
-            f"{_clean(job['id'])}: {progress['percent']} %, {progress['rows_per_s']:,.0f}"
-            f" rows/s{left}"
-        )
-        yield Text(f"{'job':<{_PART_WIDTH}}{job['state']:<{_STATE_WIDTH}}   {text}")
-    if len(seen.jobs) > _MAX_JOBS:
-        yield Text(
-            f"{'':<{_PART_WIDTH}}and {len(seen.jobs) - _MAX_JOBS} more jobs: `sluice jobs list`",
-            style="dim",
-        )
+    jobs = (_job(job) for job in seen.jobs)
+    yield from _first_of(jobs, _MAX_JOBS, "jobs: `sluice jobs list`", _PART_WIDTH)
     if seen.overrides:
         yield Text(
             f"{'decided':<{_PART_WIDTH}}{len(seen.overrides)} to come: `sluice overrides list`"

@@ -12,7 +12,7 @@ import shlex
 from collections.abc import Iterable
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
-from typing import NamedTuple, Self
+from typing import NamedTuple, Self, TypeVar
 
 from sluice.errors import RequestError
 
@@ -34,6 +34,7 @@ _PART = r"`(?:[^`]|``)+`|[^`.][^.]*"
 _PAIR = re.compile(rf"({_PART})\.({_PART})", re.DOTALL)
 _MAX_SUGGESTIONS = 3
 _EXACTLY = str.maketrans({"*": "[*]", "?": "[?]", "[": "[[]"})
+T = TypeVar("T")
 
 
 class TableNameError(RequestError, ValueError):
@@ -125,12 +126,12 @@ def argument(name: str) -> str:
     return shlex.quote(exactly(name))
 
 
-def first_of(items: Iterable[str], limit: int, kind: str = "") -> list[str]:
+def first_of(items: Iterable[T], limit: int, kind: str = "") -> list[T | str]:
     """Return the first `limit` of the items, and if there are others, their number behind them.
 
     It is `and 3 more`, or with a `kind` such as "tables" `and 3 more tables`.
     """
-    found = list(items)
+    found: list[T | str] = list(items)
     if len(found) <= limit:
         return found
     return [*found[:limit], f"and {len(found) - limit:,} more {kind}".rstrip()]

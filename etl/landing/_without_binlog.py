@@ -10,7 +10,7 @@ from sluice.relay import RelayError, RelayLog
 from sluice.relay.verification_log import UPSTREAM, TableVerified, Verifications
 from sluice.tidb.ddl_actions import Action
 from sluice.tidb.ddl_job import DdlJob
-from sluice.tidb.table_name import argument
+from sluice.tidb.table_name import argument, first_of
 
 __all__ = ["mark_unverified", "warn_without_binlog"]
 
@@ -84,15 +84,11 @@ def _text(ddl: DdlJob, wants_table: Callable[[str, str], bool]) -> str:
     names = _names(ddl, wants_table)
     if not names:
         return ""
-    globs = " ".join(f"--table {argument(name)}" for name in names[:_MAX_SHOWN])
-    more = (
-        f", and the same for {len(names) - _MAX_SHOWN} more tables"
-        if len(names) > _MAX_SHOWN
-        else ""
-    )
+    globs = first_of((f"--table {argument(name)}" for name in names), _MAX_SHOWN, "tables")
+    more = "".join(f", {others}" for others in globs[_MAX_SHOWN:])
     return (
         "BR restores tables whose rows are in no binlog: when it has ended, run `sluice backfill"
-        f" {globs}`{more}"
+        f" {' '.join(globs[:_MAX_SHOWN])}`{more}"
     )
 
 

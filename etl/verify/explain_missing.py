@@ -16,6 +16,7 @@ from sluice.etl.verify.row_diff import RowDiff
 from sluice.tidb import TiKVClient, tso
 from sluice.tidb.codec import encode_int
 from sluice.tidb.schema import Table
+from sluice.tidb.table_name import first_of
 from sluice.tidb.tikv import MvccWrite
 
 __all__ = ["explain_missing"]
@@ -116,9 +117,8 @@ class _LostTransactionSearch:
             yield f"TiKV was asked about {self.asked:,} of {self.in_all:,} rows that differ"
         found = [self.lost[key] for key in sorted(self.lost)]
         yield f"{len(found)} transactions wrote rows upstream {_WHY}"
-        yield from (f"lost: {_text(write)}" for write in found[:_MAX_NAMED])
-        if len(found) > _MAX_NAMED:
-            yield f"and {len(found) - _MAX_NAMED} more, the last of them {_text(found[-1])}"
+        others = f"transactions, the last of them {_text(found[-1])}" if found else ""
+        yield from first_of((f"lost: {_text(write)}" for write in found), _MAX_NAMED, others)
 
 
 def _handles(apart: RowDiff) -> list[int]:

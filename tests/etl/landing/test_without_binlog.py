@@ -82,6 +82,21 @@ def test_a_restore_of_tables_that_are_left_out_is_not(caplog: pytest.LogCaptureF
     )
 
 
+def test_a_restore_of_many_tables_names_twenty_and_the_number_of_the_others(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    made = {n: table(n, f"item{n:02}", "id int", primary="id") for n in range(11, 34)}
+    query = "/*from(br)*/CREATE TABLE `item11` (`id` int)"
+    job = DdlJob(
+        40, job_id=7, query=query, type=Action.CREATE_TABLES, schema_name="d",
+        effect=DdlEffect({}, made),
+    )  # fmt: skip
+    warn_without_binlog([job], Filter().wants_table)
+    line = caplog.records[0].getMessage()
+    assert line.count("--table d.item") == 20
+    assert "--table d.item30`, and 3 more tables" in line
+
+
 def test_they_are_counted_for_the_metric(tmp_path) -> None:
     relay = RelayLog.open((tmp_path / "relay").as_uri())
     counting = LandingCounters(relay)
