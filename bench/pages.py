@@ -1,20 +1,23 @@
 """Measure the pages' answers on a pipeline of the size that they must bear.
 
-It has 250,000 windows in the relay log, 10,000 tables, a month of archive with a DDL and 500
-changed tables an hour and a snapshot every few days, 200 jobs.
+It has 250,000 windows in the relay log, 70 ms apart (51,000 in an hour's folder), 10,000 tables, a
+month of archive with a DDL and 500 changed tables an hour and a snapshot every few days, 200 jobs.
 
 python -m sluice.bench.pages [FOLDER]
 
 Makes the pipeline there, unless it is there, and prints how long each answer takes the first time
 and then, with the summaries that the DAG `archive` keeps (`sluice.etl.history.retain.summaries`);
-and what the archive's status takes without them. A page never waits for an answer longer than a
-second: see `sluice.pages.response_cache`.
+what the archive's status takes without them; and `sluice status` and the first overview, each in a
+process of its own. Neither PD nor the downstream is there: both refuse at once. A page
+never waits for an answer longer than a second: see `sluice.pages.response_cache`.
 """
 
 from __future__ import annotations
 
 import importlib
 import os
+import resource
+import subprocess
 import sys
 import tempfile
 import time
@@ -49,6 +52,13 @@ from sluice.tidb.ddl_job import DdlEffect, DdlJob
 from sluice.tidb.schema import Table
 
 WINDOWS, TABLES, JOBS, SNAPSHOTS, HOURS, MINUTES, CHANGED = 250_000, 10_000, 200, 5, 720, 60, 500
+WINDOW_MS = 70
+_FIRST_OVERVIEW = """
+from sluice.etl.operate.overview import overview
+from sluice.etl.settings import load_settings
+import os
+assert overview(load_settings(os.environ["SLUICE_CONFIG"]), 0.8).relay.hi
+"""
 END = tso.compose(1_790_000_000_000)
 
 
@@ -74,7 +84,7 @@ def _window(lo: int, hi: int) -> WindowRecord:
 
 def _windows(relay: Path) -> None:
     """Write windows as landing leaves them, but without waiting for the disk."""
-    step = tso.span(1000)
+    step = tso.span(WINDOW_MS)
     made: set[str] = set()
     for number in range(WINDOWS):
         window = _window(END - (WINDOWS - number) * step, END - (WINDOWS - number - 1) * step)
@@ -177,12 +187,33 @@ def main(folder: Path) -> None:
             f"{'no summaries':<14} {_seconds(lambda: archive_status(settings)):6.2f} s", flush=True
         )
     refresh_summaries(relay, archive)
+    for name, arguments in (
+        ("sluice status", ("-m", "sluice.cli", "status")),
+        ("first overview", ("-c", _FIRST_OVERVIEW)),
+        ("Python alone", ("-c", "import sluice.cli")),
+    ):
+        wall_s, cpu_s = _process(*arguments)
+        print(f"{name:<14} {wall_s:6.2f} s, {cpu_s:.2f} s of CPU time", flush=True)
     for name, ask in _questions().items():
         print(
             f"{name:<14} {_seconds(ask):6.2f} s, then"
             f" {min(_seconds(ask) for _ in range(3)):6.2f} s",
             flush=True,
         )
+
+
+def _process(*arguments: str) -> tuple[float, float]:
+    """Run Python with these arguments; return its wall and CPU seconds, the least of three runs."""
+    found = []
+    for _ in range(3):
+        before, begun = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+        done = subprocess.run([sys.executable, *arguments], capture_output=True, check=False)
+        assert done.stdout or not done.returncode, done.stderr  # status fails: PD is away
+        wall_s = time.perf_counter() - begun
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+        found.append((wall_s, cpu_s))
+    return min(found)
 
 
 def _questions() -> dict[str, Callable[[], Any]]:
@@ -208,15 +239,19 @@ def _questions_of_the_past(pipeline: NamedPipeline) -> dict[str, Callable[[], An
     lists = importlib.import_module("sluice.pages.table_list")
     past = importlib.import_module("sluice.pages.past_transactions")
     sorted_by_changes = TableSelection("t9", "", "changes", down=True)
-    ever, middle = 1 << 62, END - tso.span(WINDOWS * 500)
+    ever, middle = 1 << 62, END - tso.span(WINDOWS * WINDOW_MS // 2)
     return {
-        "tables": lambda: lists.tables_document(*lists.known(pipeline), sorted_by_changes),
-        "a table's DDL": lambda: lists.history_document(pipeline, "shop.t7", ""),
-        "newest": lambda: past.found_document(pipeline, SearchQuery(0, ever, limit=50)),
-        "a table's": lambda: past.found_document(
-            pipeline, SearchQuery(0, middle, ("shop.t7",), limit=50)
+        "tables": lambda: lists.tables_document(
+            *lists.known_tables_and_replica(pipeline), sorted_by_changes
         ),
-        "a key's": lambda: past.found_document(pipeline, SearchQuery(0, middle, key="7", limit=50)),
+        "a table's DDL": lambda: lists.history_document(pipeline, "shop.t7", ""),
+        "newest": lambda: past.found_document(pipeline, SearchQuery(0, ever, limit=50), keys=True),
+        "a table's": lambda: past.found_document(
+            pipeline, SearchQuery(0, middle, ("shop.t7",), limit=50), keys=True
+        ),
+        "a key's": lambda: past.found_document(
+            pipeline, SearchQuery(0, middle, key="7", limit=50), keys=True
+        ),
     }
 
 

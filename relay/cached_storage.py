@@ -181,6 +181,9 @@ class CachedStorage:
     def open(self, path: str) -> pyarrow.NativeFile:
         return self._storage.open(path)
 
+    def names_after(self, path: str, after: str = "", limit: int | None = None) -> list[str]:
+        return self._storage.names_after(path, after, limit)
+
     def sizes(self, path: str) -> dict[str, int]:
         return self._storage.sizes(path)
 

@@ -62,6 +62,9 @@ class SubStorage:
     def names(self, path: str) -> list[str]:
         return self._storage.names(self._path_of(path))
 
+    def names_after(self, path: str, after: str = "", limit: int | None = None) -> list[str]:
+        return self._storage.names_after(self._path_of(path), after, limit)
+
     def sizes(self, path: str) -> dict[str, int]:
         return self._storage.sizes(self._path_of(path))
 

@@ -16,9 +16,15 @@ from sluice.relay.format_version import NewerFormatError
 from sluice.relay.part import read_parts
 from sluice.relay.storage import Storage
 from sluice.relay.window import WindowRecord, hour_of, window_path
+from sluice.tidb import tso
 
 FIRST_WINDOW_FILE = "first-window.json"
 _MAX_TS = 2**63 - 1
+_FEW = 10
+"""Names of an hour's first windows: more than one, as the first may be purged meanwhile."""
+_RECENT_MS = (60_000, 900_000)
+"""Where the newest window is looked for first: of a log that is landed to, and of one that waits.
+"""
 
 
 class WindowChain:
@@ -86,15 +92,14 @@ class WindowChain:
 
     def first(self) -> WindowRecord | None:
         """Return the oldest window, None if the log is empty."""
-        return next(self._existing(self._starts()), None) or self._unlisted_first()
+        hours = self._storage.names("windows")
+        listed = self._existing(lo for hour in hours for lo in self._oldest(hour))
+        return next(listed, None) or self._unlisted_first()
 
     def last(self) -> WindowRecord | None:
         """Return the newest window, None if the log is empty."""
         hours = reversed(self._storage.names("windows"))
-        listed = next(
-            self._existing(lo for hour in hours for lo in _starts_of(reversed(self._listed(hour)))),
-            None,
-        )
+        listed = next(self._existing(lo for hour in hours for lo in self._newest(hour)), None)
         found = listed or self._unlisted_first()
         return None if found is None else self._onward(found, _MAX_TS)
 
@@ -158,6 +163,27 @@ class WindowChain:
         hours = self._storage.names("windows")
         for hour in reversed(hours[: bisect.bisect_right(hours, hour_of(ts))]):
             yield from (lo for lo in _starts_of(reversed(self._listed(hour))) if lo < ts)
+
+    def _oldest(self, hour: str) -> Iterator[int]:
+        """Yield where an hour's windows begin, the oldest first; some may come again.
+
+        An hour may have tens of thousands of windows, which stores list by the thousand.
+        """
+        yield from _starts_of(self._storage.names_after(f"windows/{hour}", limit=_FEW))
+        yield from _starts_of(self._listed(hour))
+
+    def _newest(self, hour: str) -> Iterator[int]:
+        """Yield where an hour's windows begin, the newest first; some may come again.
+
+        In a store the last minutes before now are listed first, for the same reason.
+        """
+        if self._storage.is_remote:
+            now = tso.wall_clock()
+            for recent_ms in _RECENT_MS:
+                after = _name(now - tso.span(recent_ms))
+                names = self._storage.names_after(f"windows/{hour}", after)
+                yield from _starts_of(reversed(names))
+        yield from _starts_of(reversed(self._listed(hour)))
 
     def _unlisted_first(self) -> WindowRecord | None:
         """Return the first window of a young log, which a lagging list doesn't show."""

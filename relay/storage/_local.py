@@ -76,6 +76,9 @@ class LocalStorage:
         except FileNotFoundError:
             return []
 
+    def names_after(self, path: str, after: str = "", limit: int | None = None) -> list[str]:
+        return [name for name in self.names(path) if name > after][:limit]
+
     def sizes(self, path: str) -> dict[str, int]:
         found = {}
         with contextlib.suppress(FileNotFoundError), os.scandir(self._root / path) as scan:

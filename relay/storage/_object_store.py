@@ -219,6 +219,18 @@ class ObjectStorage:
             name for name in (_base_name(one) for one in paths) if not name.startswith(".")
         )
 
+    def names_after(self, path: str, after: str = "", limit: int | None = None) -> list[str]:
+        folder = f"{path}/"
+
+        def listed(store: ObjectStore) -> Any:
+            offset = f"{folder}{after}" if after else None
+            if limit is None:
+                return obstore.list(store, folder, offset=offset).collect()
+            return next(iter(obstore.list(store, folder, offset=offset, chunk_size=limit)), [])
+
+        found = self._call(f"listing {path}", listed)
+        return sorted(_base_name(item["path"]) for item in found)
+
     def sizes(self, path: str) -> dict[str, int]:
         found = {
             _base_name(item["path"]): int(item["size"]) for item in self._list(path)["objects"]

@@ -87,6 +87,13 @@ class Storage(Protocol):
     def names(self, path: str) -> list[str]:
         """Return the names of files and directories in a directory, sorted; [] if there is none."""
 
+    def names_after(self, path: str, after: str = "", limit: int | None = None) -> list[str]:
+        """Return the names that follow `after` in a directory of files alone, sorted.
+
+        At most `limit` of them. Stores return names by the thousand, a request each: these are
+        those that are needed.
+        """
+
     def sizes(self, path: str) -> dict[str, int]:
         """Return the files of a directory by name, with their sizes in bytes.
 
