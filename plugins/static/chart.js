@@ -1,7 +1,7 @@
 // Lines over time, as SVG: a crosshair tells the values where the pointer is.
 
 import { s, h } from "./dom.js";
-import { clock, span } from "./format.js";
+import { clock, day, minute, span } from "./format.js";
 
 const LEFT = 58;
 const RIGHT = 8;
@@ -33,11 +33,9 @@ export function moments(from, to, atMost) {
 }
 
 function label(at, step) {
-  const text = new Date(at);
-  const time = `${String(text.getHours()).padStart(2, "0")}:${String(text.getMinutes()).padStart(2, "0")}`;
-  const day = text.toLocaleDateString("en", { month: "short", day: "numeric" });
-  if (step >= 86400e3) return day;
-  return time === "00:00" ? day : time;
+  const time = new Date(at);
+  const isMidnight = !time.getHours() && !time.getMinutes();
+  return step >= 86400e3 || isMidnight ? day(at) : minute(at);
 }
 
 /**

@@ -37,20 +37,43 @@ export function span(ms) {
   return `${Math.round(minutes / 1440)} d`;
 }
 
-/** A moment in the browser's time zone, as 2026-11-22 14:03:20. */
-export function moment(ms) {
-  if (!ms) return "–";
-  const at = new Date(ms);
-  return `${day(ms)} ${two(at.getHours())}:${two(at.getMinutes())}:${two(at.getSeconds())}`;
+// Dates and times as the browser's first language writes them, in its time zone.
+const written = (options) => new Intl.DateTimeFormat(navigator.languages, options);
+const MOMENT = written({ dateStyle: "medium", timeStyle: "medium" });
+const TIME = written({ timeStyle: "medium" });
+const DAY = written({ month: "short", day: "numeric" });
+const MINUTE = written({ hour: "numeric", minute: "2-digit" });
+const OFFSET = written({ timeZoneName: "longOffset" });
+
+/** A moment, as 22.11.2026, 14:03:20 or Nov 22, 2026, 2:03:20 PM. */
+export const moment = (ms) => (ms ? MOMENT.format(ms) : "–");
+
+/** The same with its milliseconds: what stands before them, they, and what stands behind. */
+export function momentParts(ms) {
+  const parts = MOMENT.formatToParts(ms);
+  const seconds = parts.findLastIndex(({ type }) => type === "second") + 1;
+  const text = (some) => some.map(({ value }) => value).join("");
+  return [text(parts.slice(0, seconds)), `.${String(ms % 1000).padStart(3, "0")}`, text(parts.slice(seconds))];
 }
 
-export function day(ms) {
-  const at = new Date(ms);
-  return `${at.getFullYear()}-${two(at.getMonth() + 1)}-${two(at.getDate())}`;
-}
+/** The day of a moment, without its year. */
+export const day = (ms) => DAY.format(ms);
+
+/** The hour and minute of a moment. */
+export const minute = (ms) => MINUTE.format(ms);
 
 /** Only the time if it was today. */
-export const clock = (ms) => (ms && day(ms) === day(Date.now()) ? moment(ms).slice(11) : moment(ms));
+export const clock = (ms) => (ms && new Date(ms).toDateString() === new Date().toDateString() ? TIME.format(ms) : moment(ms));
+
+/** A moment in UTC, as 2026-11-22 13:03:20.123 UTC. */
+export const utc = (ms) => new Date(ms).toISOString().replace("T", " ").replace("Z", " UTC");
+
+/** The time zone of all moments that are shown, as Europe/Berlin, now GMT+01:00; and where UTC is. */
+export function zone() {
+  const { timeZone } = OFFSET.resolvedOptions();
+  const { value } = OFFSET.formatToParts(Date.now()).find(({ type }) => type === "timeZoneName");
+  return timeZone === "UTC" ? timeZone : `${timeZone}, now ${value}; under the pointer in UTC`;
+}
 
 export function ago(ms) {
   if (!ms) return "never";

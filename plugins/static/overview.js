@@ -2,8 +2,8 @@
 
 import { lineChart } from "./chart.js";
 import { h } from "./dom.js";
-import { ago, clock, count, many, moment, rate, span, tsoMs } from "./format.js";
-import { button, card, figure, pill } from "./parts.js";
+import { ago, clock, count, many, rate, span, tsoMs } from "./format.js";
+import { button, card, figure, pill, when } from "./parts.js";
 import { picture } from "./picture.js";
 import { link } from "./tables.js";
 
@@ -73,7 +73,7 @@ function numbers({ at_ms, downstream, landing, relay, archive, verified, errors,
     figure("Landed, not applied", span(relay.waiting_ms), landing.lag_ms === null ? "nothing landed yet" : `landing is ${span(landing.lag_ms)} behind`),
     figure(
       "Verified",
-      verified.at_ms ? ago(verified.at_ms) : "never",
+      verified.at_ms ? when(verified.at_ms, ago(verified.at_ms)) : "never",
       verified.at_ms ? (differ ? `${many(verified.differences, "row")} of ${many(verified.differing.length, "table")} differ` : `${many(verified.tables, "table")}, all equal`) : "no table was compared yet",
       differ ? "bad" : "",
     ),
@@ -82,7 +82,7 @@ function numbers({ at_ms, downstream, landing, relay, archive, verified, errors,
 }
 
 function completeness({ state, at_ts }, known) {
-  if (at_ts && at_ts !== "0") return `complete through ${clock(tsoMs(at_ts))}${known && `, ${known}`}`;
+  if (at_ts && at_ts !== "0") return ["complete through ", when(tsoMs(at_ts), clock(tsoMs(at_ts))), known && `, ${known}`];
   return state === "unknown" ? "not known yet" : "no checkpoint yet";
 }
 
@@ -142,7 +142,7 @@ function marksInWords(marks) {
   return [ddl && `DDL at ${many(ddl, "time")}`, jobs && many(jobs, "run of a job", "runs of jobs")].filter(Boolean).join(", ");
 }
 
-const markLine = (mark) => h("li", { id: `mark-${mark.kind}-${mark.at}` }, h("a", { href: mark.href }, moment(mark.at)), ` ${mark.text}`);
+const markLine = (mark) => h("li", { id: `mark-${mark.kind}-${mark.at}` }, h("a", { href: mark.href }, when(mark.at)), ` ${mark.text}`);
 
 function overrides({ overrides: waiting }) {
   return card(

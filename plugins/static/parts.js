@@ -1,6 +1,7 @@
 // Small parts that several pages have.
 
 import { h } from "./dom.js";
+import { moment, utc } from "./format.js";
 
 const KINDS = {
   works: "good",
@@ -25,6 +26,9 @@ export const kindOf = (state) => KINDS[state] ?? "";
 
 /** A state as a pill. */
 export const pill = (state, text) => h("span", { class: `state ${kindOf(state)}` }, text ?? WORDS[state] ?? state);
+
+/** A moment, in UTC where the pointer rests; `text` may stand for it, as "2 min ago". */
+export const when = (ms, text = moment(ms)) => (ms ? h("time", { datetime: new Date(ms).toISOString(), title: utc(ms) }, text) : text);
 
 /** A figure with its name. */
 export const figure = (name, value, more, kind = "") =>

@@ -2,7 +2,7 @@
 
 import { h, s } from "./dom.js";
 import { ago, clock, count, many, moment, span } from "./format.js";
-import { card, empty, figure } from "./parts.js";
+import { card, empty, figure, when } from "./parts.js";
 import { link } from "./tables.js";
 import { name, plain } from "./values.js";
 
@@ -31,9 +31,9 @@ function summary(runs) {
   return h(
     "dl",
     { class: "facts", id: "facts" },
-    figure("Looked at", ago(last.at_ms), `${many(last.suites, "suite")} in ${span(last.seconds * 1000)}`),
+    figure("Looked at", when(last.at_ms, ago(last.at_ms)), `${many(last.suites, "suite")} in ${span(last.seconds * 1000)}`),
     figure("Met", `${count(last.expectations - last.failed)} of ${count(last.expectations)}`, "expectations, in the newest run", last.failed ? "bad" : ""),
-    figure("All met last", good < 0 ? "–" : ago(runs[good].at_ms), good < 0 ? `in none of the last ${many(runs.length, "run")}` : good === 0 ? "in the newest run" : `in the run ${good === 1 ? "before" : `${count(good)} before`}`),
+    figure("All met last", good < 0 ? "–" : when(runs[good].at_ms, ago(runs[good].at_ms)), good < 0 ? `in none of the last ${many(runs.length, "run")}` : good === 0 ? "in the newest run" : `in the run ${good === 1 ? "before" : `${count(good)} before`}`),
   );
 }
 
@@ -64,7 +64,7 @@ function trend(runs, around) {
     { id: "trend" },
     h("div", { class: "head" }, h("h2", {}, `The last ${many(shown.length, "run")}`), h("div", { class: "row" }, h("span", { class: "legend" }, "met"), h("span", { class: "legend bad" }, "not met"))),
     s("svg", { class: "trend", viewBox: `0 0 ${reach} ${HIGH}`, width: reach, height: HIGH, role: "img", "aria-label": "Expectations met and not met, run by run" }, bars),
-    h("div", { class: "head quiet small", style: { width: `${reach}px`, "max-width": "100%" } }, h("span", {}, moment(shown[0].at_ms)), shown.length > 6 && h("span", {}, moment(shown.at(-1).at_ms))),
+    h("div", { class: "head quiet small", style: { width: `${reach}px`, "max-width": "100%" } }, h("span", {}, when(shown[0].at_ms)), shown.length > 6 && h("span", {}, when(shown.at(-1).at_ms))),
   );
 }
 
@@ -84,7 +84,7 @@ function row(suite, docs, around) {
       "td",
       {},
       h("strong", {}, suite.on === "replication" ? "Replication" : name(suite.suite)),
-      h("span", { class: "quiet" }, ` on ${ON[suite.on] ?? suite.on}, ${clock(suite.at_ms)}`),
+      h("span", { class: "quiet" }, ` on ${ON[suite.on] ?? suite.on}, `, when(suite.at_ms, clock(suite.at_ms))),
       suite.message && h("p", { class: "bad-text" }, plain(suite.message)),
       suite.failures.length > 0 && h("ul", { class: "failures" }, suite.failures.map(failure)),
     ),

@@ -2,7 +2,7 @@
 // said when something doesn't answer, and orders.
 
 import { become, h } from "./dom.js";
-import { span } from "./format.js";
+import { span, zone } from "./format.js";
 
 const EVERY_MS = 3000;
 const LATE_MS = 10_000;
@@ -199,6 +199,7 @@ function redraw() {
       wanted.append(failed(error));
     }
   }
+  wanted.append(h("p", { id: "zone", class: "quiet small" }, `Times in ${zone()}.`));
   become(main, wanted);
 }
 

@@ -1,8 +1,8 @@
 // All tables: how large, how much was changed, whether they were compared; and one of them with what DDL made of it.
 
 import { h, s } from "./dom.js";
-import { ago, count, many, moment, size, tsoMs } from "./format.js";
-import { button, card, empty, figure } from "./parts.js";
+import { ago, count, many, size, tsoMs } from "./format.js";
+import { button, card, empty, figure, when } from "./parts.js";
 import { later, name, plain } from "./values.js";
 
 export let everyMs = 5000;
@@ -63,7 +63,7 @@ function drawList(list, around) {
   ];
 }
 
-const read = ({ read_ms, reading }) => (read_ms ? `rows and sizes as the downstream estimated them ${ago(read_ms)}` : reading ? "the downstream is being asked for rows and sizes …" : "");
+const read = ({ read_ms, reading }) => (read_ms ? ["rows and sizes as the downstream estimated them ", when(read_ms, ago(read_ms))] : reading ? "the downstream is being asked for rows and sizes …" : "");
 
 function figures({ all, differing, unverified }) {
   return [
@@ -142,7 +142,7 @@ function row(table, around) {
     h("td", { class: "number wide" }, size(table.bytes)),
     h("td", { class: "number", title: kinds(table) }, count(table.changes)),
     h("td", { class: "wide" }, spark(table.hours)),
-    h("td", { class: "number wide", title: table.changed_ts ? moment(tsoMs(table.changed_ts)) : null }, table.changed_ts ? ago(tsoMs(table.changed_ts)) : "–"),
+    h("td", { class: "number wide" }, table.changed_ts ? when(tsoMs(table.changed_ts), ago(tsoMs(table.changed_ts))) : "–"),
     h("td", {}, verdict(table)),
   );
 }
@@ -166,7 +166,7 @@ const kinds = ({ inserts, updates, deletes }) => `${count(inserts)} inserted, ${
 function verdict({ verified, differs }) {
   if (!verified) return h("span", { class: "quiet" }, "never");
   const text = verified.problem ? "not compared" : differs ? `${many(verified.differences, "row differs", "rows differ")}` : "equal";
-  return h("div", { class: "verdict" }, h("span", { class: `state ${differs ? "bad" : "good"}`, title: HOW[verified.how] ?? verified.how }, text), h("span", { class: "quiet small" }, ago(verified.at_ms)));
+  return h("div", { class: "verdict" }, h("span", { class: `state ${differs ? "bad" : "good"}`, title: HOW[verified.how] ?? verified.how }, text), h("span", { class: "quiet small" }, when(verified.at_ms, ago(verified.at_ms))));
 }
 
 export function link(around, values, page = "") {
@@ -223,8 +223,8 @@ function facts(table) {
     { class: "facts", id: "facts" },
     figure("Rows", table.rows === null ? "–" : `≈ ${count(table.rows)}`, table.there ? `${size(table.bytes)} in ${table.target === table.name ? "the downstream" : table.target}` : "not known downstream"),
     figure("Changes applied", count(table.changes), kinds(table)),
-    figure("Last change", table.changed_ts ? ago(tsoMs(table.changed_ts)) : "–", table.changed_ts ? moment(tsoMs(table.changed_ts)) : "none was counted"),
-    figure("Compared", table.verified ? ago(table.verified.at_ms) : "never", table.verified ? HOW[table.verified.how] : "with the upstream", table.differs ? "bad" : ""),
+    figure("Last change", table.changed_ts ? ago(tsoMs(table.changed_ts)) : "–", table.changed_ts ? when(tsoMs(table.changed_ts)) : "none was counted"),
+    figure("Compared", table.verified ? when(table.verified.at_ms, ago(table.verified.at_ms)) : "never", table.verified ? HOW[table.verified.how] : "with the upstream", table.differs ? "bad" : ""),
   );
 }
 
@@ -233,8 +233,8 @@ function compared(verified, around) {
   const said = verified.problem
     ? [h("strong", {}, "It could not be compared: "), plain(verified.problem)]
     : verified.differences
-      ? [h("strong", {}, `${many(verified.differences, "row differs", "rows differ")} `), `of ${many(verified.rows, "row")} that were compared, as of ${moment(tsoMs(verified.ts))}.`]
-      : [h("strong", {}, `${many(verified.rows, "row")} (${size(verified.bytes)}) compared, all equal, `), `as of ${moment(tsoMs(verified.ts))}.`];
+      ? [h("strong", {}, `${many(verified.differences, "row differs", "rows differ")} `), `of ${many(verified.rows, "row")} that were compared, as of `, when(tsoMs(verified.ts)), "."]
+      : [h("strong", {}, `${many(verified.rows, "row")} (${size(verified.bytes)}) compared, all equal, `), "as of ", when(tsoMs(verified.ts)), "."];
   return h("section", { class: `held ${kind}`, id: "compared" }, h("p", {}, said, " ", h("a", { href: link(around, { job: verified.job }, "jobs") }, verified.job)));
 }
 
@@ -253,7 +253,7 @@ function changes(around) {
     ? past.problem
     : past.complete
       ? past.changes.length ? "That is all, as far back as the past is kept." : "No DDL, as far back as the past is kept."
-      : past.through && `Looked through back to ${moment(tsoMs(past.through))}.`;
+      : past.through && ["Looked through back to ", when(tsoMs(past.through)), "."];
   return card(
     { id: "schema" },
     h("div", { class: "head" }, h("h2", {}, "What DDL made of it"), on && h("span", { class: "state busy" }, "looking back")),
@@ -270,7 +270,7 @@ function entry(change, around) {
     h(
       "div",
       { class: "row" },
-      h("a", { href: link(around, { at: change.commit_ts }, "transactions"), title: `commit ts ${change.commit_ts}` }, moment(tsoMs(change.commit_ts))),
+      h("a", { href: link(around, { at: change.commit_ts }, "transactions"), title: `commit ts ${change.commit_ts}` }, when(tsoMs(change.commit_ts))),
       h("span", { class: `state ${change.drops ? "bad" : ""}` }, change.kind, change.drops && ", rows are gone"),
       renamed && h("span", { class: "quiet" }, name(change.before), " → ", name(change.after)),
     ),

@@ -2,8 +2,8 @@
 
 import { lineAt, timeBar } from "./timebar.js";
 import { h } from "./dom.js";
-import { ago, count, iso, many, moment, size, span, tsoMs } from "./format.js";
-import { button, card, copy, empty, figure, pill } from "./parts.js";
+import { ago, count, iso, many, size, span, tsoMs } from "./format.js";
+import { button, card, copy, empty, figure, pill, when } from "./parts.js";
 
 const HOUR = 3_600_000;
 const SPANS = [
@@ -52,10 +52,10 @@ function promise({ promised_ts, whole_from_ts, landed_ts, hi, keep, held_by }) {
     "dl",
     { class: "facts", id: "promise" },
     whole
-      ? figure("Every table can be restored since", moment(whole), `any moment of ${span(landed - whole)}, through ${moment(landed)}`)
+      ? figure("Every table can be restored since", when(whole), [`any moment of ${span(landed - whole)}, through `, when(landed)])
       : figure("Every table can be restored", "not yet", "a snapshot is needed: all tables as of one moment"),
-    figure("Stays so for moments since", tsoMs(promised_ts) ? moment(tsoMs(promised_ts)) : whole ? moment(whole) : "–", held_by ? `what keeps the oldest part: ${held_by}` : keep.keep ? `kept for ${keep.keep}` : "kept for ever"),
-    figure("Archived through", moment(tsoMs(hi)), landed > tsoMs(hi) ? `${span(landed - tsoMs(hi))} more are in the relay log` : "all that is landed"),
+    figure("Stays so for moments since", when(tsoMs(promised_ts) || whole), held_by ? `what keeps the oldest part: ${held_by}` : keep.keep ? `kept for ${keep.keep}` : "kept for ever"),
+    figure("Archived through", when(tsoMs(hi)), landed > tsoMs(hi) ? `${span(landed - tsoMs(hi))} more are in the relay log` : "all that is landed"),
   );
 }
 
@@ -149,7 +149,7 @@ function troubles({ holes, faults, unknown }) {
     h(
       "ul",
       {},
-      holes.map((hole) => h("li", {}, h("strong", {}, `${moment(tsoMs(hole.lo))} – ${moment(tsoMs(hole.hi))} is missing: `), hole.why)),
+      holes.map((hole) => h("li", {}, h("strong", {}, when(tsoMs(hole.lo)), " – ", when(tsoMs(hole.hi)), " is missing: "), hole.why)),
       faults.map((fault) => h("li", {}, fault)),
       unknown.length > 0 && h("li", {}, `${many(unknown.length, "table")} can't be restored yet, as no snapshot holds what was there before: ${unknown.slice(0, 5).map((table) => table.name).join(", ")}${unknown.length > 5 ? " …" : ""}. A snapshot helps.`),
     ),
@@ -166,7 +166,7 @@ function snapshots({ snapshots: found, keep, whole_from_ts }, around) {
       h(
         "div",
         { id: `snapshot-${snapshot.id}`, class: "past" },
-        h("div", { class: "head" }, h("button", { type: "button", class: "link", title: "Choose this moment", onclick: () => choose(tsoMs(snapshot.ts), around) }, moment(tsoMs(snapshot.ts))), h("span", { class: "quiet" }, size(snapshot.bytes))),
+        h("div", { class: "head" }, h("button", { type: "button", class: "link", title: "Choose this moment", onclick: () => choose(tsoMs(snapshot.ts), around) }, when(tsoMs(snapshot.ts))), h("span", { class: "quiet" }, size(snapshot.bytes))),
         h("p", { class: "quiet small" }, `${many(snapshot.tables, "table")}, ${many(snapshot.rows, "row")}, from ${snapshot.made_from}`),
       ),
     ),
@@ -182,7 +182,7 @@ function drills({ drills: found, keep }) {
       h(
         "div",
         { id: `drill-${drill.id}`, class: "past" },
-        h("div", { class: "head" }, h("div", { class: "row" }, pill(drill.state), drill.ts ? h("span", {}, `as of ${moment(tsoMs(drill.ts))}`) : null), h("span", { class: "quiet" }, ago(drill.at_ms))),
+        h("div", { class: "head" }, h("div", { class: "row" }, pill(drill.state), drill.ts ? h("span", {}, "as of ", when(tsoMs(drill.ts))) : null), h("span", { class: "quiet" }, when(drill.at_ms, ago(drill.at_ms)))),
         h("p", { class: "quiet small" }, drill.message || (drill.rows !== null && `${many(drill.tables, "table")} with ${many(drill.rows, "row")} in ${span(drill.seconds * 1000)}`)),
       ),
     ),
@@ -210,7 +210,7 @@ function tables({ tables: found, tables_in_all, tables_found }, around) {
               "tbody",
               {},
               found.map((table) =>
-                h("tr", { id: `table-${table.name}-${table.from_ts}` }, h("td", {}, table.name), h("td", { class: "nowrap" }, moment(tsoMs(table.from_ts))), h("td", { class: "nowrap" }, table.until_ts === null ? h("span", { class: "quiet" }, "now") : `${moment(tsoMs(table.until_ts))}, when it was dropped`)),
+                h("tr", { id: `table-${table.name}-${table.from_ts}` }, h("td", {}, table.name), h("td", { class: "nowrap" }, when(tsoMs(table.from_ts))), h("td", { class: "nowrap" }, table.until_ts === null ? h("span", { class: "quiet" }, "now") : [when(tsoMs(table.until_ts)), ", when it was dropped"])),
               ),
             ),
           ),

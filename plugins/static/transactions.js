@@ -1,9 +1,9 @@
 // What was committed, the newest first: searched by time, table and key. One transaction with its rows, and what one can do about it.
 
 import { h } from "./dom.js";
-import { count, many, moment, size, span, tsoMs } from "./format.js";
+import { count, many, momentParts, size, span, tsoMs } from "./format.js";
 import { addGroups, drawGroups, drawUndo, loadUndo, newGroups } from "./groups.js";
-import { button, card, copy, copyable, empty, figure } from "./parts.js";
+import { button, card, copy, copyable, empty, figure, when } from "./parts.js";
 import { link } from "./tables.js";
 import { name, plain, value } from "./values.js";
 
@@ -76,7 +76,7 @@ function drawList(list, around) {
     search(around),
     list.problem && h("section", { class: "held bad", id: "problem" }, h("p", {}, h("strong", {}, "It can't be looked further back: "), plain(list.problem)), list.hint && h("p", {}, "Hint: ", plain(list.hint))),
     list.unknown.length > 0 && h("section", { class: "held warn", id: "unknown" }, h("p", {}, "No table that was looked at so far has a column ", list.unknown.map((column, i) => [i > 0 && " or ", name(column)]), ".")),
-    card({ id: "list", class: "flush" }, list.wanted.group ? drawGroups(list.groups, around, counts) : entries(list, around), foot(list, around)),
+    card({ id: "list", class: "flush" }, list.wanted.group ? drawGroups(list.groups, around, counts, list.complete) : entries(list, around), foot(list, around)),
   ];
 }
 
@@ -130,16 +130,21 @@ function entries(list, around) {
   return h("ol", { class: "entries", id: "entries" }, both.map((one) => (one.large ? large(one) : one.kind ? ddl(one, around) : transaction(one, around))));
 }
 
-const when = (one, around) =>
+const committed = (one, around) =>
   h(
     "div",
     { class: "when" },
-    h("a", { href: link(around, { at: one.at ?? one.commit_ts }), onclick: (event) => go(event, around, one.at ?? one.commit_ts) }, moment(tsoMs(one.commit_ts)), h("span", { class: "faint" }, `.${String(tsoMs(one.commit_ts) % 1000).padStart(3, "0")}`)),
+    h("a", { href: link(around, { at: one.at ?? one.commit_ts }), onclick: (event) => go(event, around, one.at ?? one.commit_ts) }, when(tsoMs(one.commit_ts), withMs(tsoMs(one.commit_ts)))),
     h("div", { class: "mono faint" }, one.commit_ts),
   );
 
+function withMs(ms) {
+  const [before, fraction, behind] = momentParts(ms);
+  return [before, h("span", { class: "faint" }, fraction), behind];
+}
+
 const transaction = (one, around) =>
-  h("li", { id: `at-${one.at}` }, when(one, around), h("div", { class: "what" }, one.tables.map((rows) => h("div", {}, name(rows.table), counts(rows), keys(rows)))));
+  h("li", { id: `at-${one.at}` }, committed(one, around), h("div", { class: "what" }, one.tables.map((rows) => h("div", {}, name(rows.table), counts(rows), keys(rows)))));
 
 const counts = ({ inserts, updates, deletes }) =>
   h("span", { class: "counts" }, inserts > 0 && h("span", { class: "come" }, `+${count(inserts)}`), updates > 0 && h("span", { class: "changed" }, `~${count(updates)}`), deletes > 0 && h("span", { class: "gone" }, `−${count(deletes)}`));
@@ -150,15 +155,15 @@ function keys(rows) {
 }
 
 const ddl = (one, around) =>
-  h("li", { id: `at-${one.at}` }, when(one, around), h("div", { class: "what" }, h("span", { class: `state ${one.drops ? "bad" : "busy"}` }, one.drops ? `${one.kind}, rows are gone` : one.kind), h("span", { class: "mono statement" }, plain(one.statement))));
+  h("li", { id: `at-${one.at}` }, committed(one, around), h("div", { class: "what" }, h("span", { class: `state ${one.drops ? "bad" : "busy"}` }, one.drops ? `${one.kind}, rows are gone` : one.kind), h("span", { class: "mono statement" }, plain(one.statement))));
 
 const large = (one) =>
-  h("li", { id: `large-${one.lo}` }, h("div", { class: "when" }, moment(tsoMs(one.lo)), h("div", { class: "mono faint" }, one.lo)), h("div", { class: "what" }, h("span", { class: "state warn" }, "large"), h("span", {}, `${many(one.changes, "change")} (${size(one.bytes)}) through ${moment(tsoMs(one.hi))}: too many to look through here. `), h("code", {}, `sluice find --since ${one.lo} --until ${one.hi}`), " does."));
+  h("li", { id: `large-${one.lo}` }, h("div", { class: "when" }, when(tsoMs(one.lo)), h("div", { class: "mono faint" }, one.lo)), h("div", { class: "what" }, h("span", { class: "state warn" }, "large"), h("span", {}, `${many(one.changes, "change")} (${size(one.bytes)}) through `, when(tsoMs(one.hi)), ": too many to look through here. "), h("code", {}, `sluice find --since ${one.lo} --until ${one.hi}`), " does."));
 
 function foot(list, around) {
   const on = looks(list);
-  const far = list.through && moment(tsoMs(list.through));
-  const said = list.complete ? "That is all there is." : on ? far && `Looking back, through ${far} until now` : far && `Looked through back to ${far}`;
+  const far = list.through && when(tsoMs(list.through));
+  const said = list.complete ? "That is all there is." : on ? far && ["Looking back, through ", far, " until now"] : far && ["Looked through back to ", far];
   return h(
     "div",
     { class: "strip pager", id: "foot" },
@@ -194,7 +199,7 @@ function drawOne(one, state, around) {
     around.lookAgain();
   };
   return [
-    h("div", { class: "head", id: "title" }, h("div", {}, h("p", { class: "crumb" }, h("a", { href: link(around, {}), onclick: back }, "Transactions")), h("h1", {}, one.ddl ? "DDL of " : "", moment(tsoMs(one.commit_ts)))), standing(state)),
+    h("div", { class: "head", id: "title" }, h("div", {}, h("p", { class: "crumb" }, h("a", { href: link(around, {}), onclick: back }, "Transactions")), h("h1", {}, one.ddl ? "DDL of " : "", when(tsoMs(one.commit_ts)))), standing(state)),
     facts(one, around),
     one.left_out && h("section", { class: "held warn", id: "left-out" }, h("p", {}, h("strong", {}, "It was left out when it landed: "), plain(one.left_out), ". Its rows aren't kept.")),
     one.ddl && card({ id: "ddl" }, h("h2", {}, one.ddl.kind, one.ddl.drops && ", rows are gone after it"), h("pre", { class: "sql" }, plain(one.ddl.statement))),
@@ -241,7 +246,7 @@ function decided(override, one, state, may, around) {
   return h(
     "div",
     { class: "stack" },
-    h("p", {}, override.action === "skip" ? "It is to be skipped" : "Other statements are executed in its place", ", decided by ", name(override.by || "an operator"), override.made_ms > 0 && ` at ${moment(override.made_ms)}`, override.why && [": ", plain(override.why)], override.used_ms ? `; done at ${moment(override.used_ms)}.` : "."),
+    h("p", {}, override.action === "skip" ? "It is to be skipped" : "Other statements are executed in its place", ", decided by ", name(override.by || "an operator"), override.made_ms > 0 && [" at ", when(override.made_ms)], override.why && [": ", plain(override.why)], override.used_ms > 0 && ["; done at ", when(override.used_ms)], "."),
     override.sql.length > 0 && h("pre", { class: "sql" }, plain(override.sql.join(";\n"))),
     !override.used_ms && may && h("div", {}, button("Take the override back", () => around.order(`transactions/${one.at}/remove-override`, {}), { sure: "Then it is applied as it is, unless it was passed already." })),
   );
@@ -291,12 +296,12 @@ const script = ({ sql, cut }, file, around) =>
 
 function outcome({ dry_run: tried, problem }) {
   if (problem) return h("section", { class: "held warn" }, h("p", {}, h("strong", {}, "It could not be tried on the replica: "), plain(problem)));
-  const at = ` in the replica, as of ${moment(tsoMs(tried.checkpoint))}`;
-  if (!tried.count) return h("section", { class: "held good" }, h("p", {}, h("strong", {}, `${many(tried.rows, "row")} looked at${at}: none was changed since.`)), unchecked(tried));
+  const at = [" in the replica, as of ", when(tsoMs(tried.checkpoint))];
+  if (!tried.count) return h("section", { class: "held good" }, h("p", {}, h("strong", {}, `${many(tried.rows, "row")} looked at`, at, ": none was changed since.")), unchecked(tried));
   return h(
     "section",
     { class: "held bad" },
-    h("p", {}, h("strong", {}, `${many(tried.count, "row")} of ${count(tried.rows)} stand in its way${at}:`)),
+    h("p", {}, h("strong", {}, `${many(tried.count, "row")} of ${count(tried.rows)} stand in its way`, at, ":")),
     h("ul", {}, tried.conflicts.map((each) => h("li", {}, name(each.table), " ", h("span", { class: "mono" }, plain(each.row)), " ", each.why))),
     tried.count > tried.conflicts.length && h("p", {}, `and ${count(tried.count - tried.conflicts.length)} more`),
     unchecked(tried),
