@@ -73,9 +73,9 @@ class Outcome:
         return {"message": self.message, "run": run}
 
 
-def audit_name(caller: Caller) -> str:
-    """Return the user name recorded in jobs and overrides."""
-    return f"airflow {caller.user}"
+def audit_name(user: str) -> str:
+    """Return the name of an Airflow user that is recorded in jobs and overrides."""
+    return f"airflow {user}"
 
 
 def perform(action: ActionRequest, work: Callable[[], str | Outcome]) -> Response:

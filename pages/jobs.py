@@ -20,6 +20,7 @@ from sluice.pages.caller import (
     require_trigger,
 )
 from sluice.pages.job_list import job_document, jobs_document
+from sluice.pages.job_timeline import timeline_document
 from sluice.pages.protocol import Caller
 from sluice.pages.response_cache import answer
 from sluice.relay.jobs import CANCEL, PAUSE, PAUSING, RESUME, Jobs
@@ -55,6 +56,14 @@ async def job(
     )
 
 
+@router.get("/jobs/{name}/timeline")
+async def timeline(request: Request, name: JobName, pipeline: PipelineParam) -> Response:
+    """Return a job's states, its progress, and who ordered what."""
+    return await answer(
+        request, ("job timeline", pipeline, name), lambda: timeline_document(pipeline, name)
+    )
+
+
 @router.post("/jobs/{name}/{what}")
 async def post_job_action(
     name: JobName,
@@ -71,13 +80,13 @@ async def post_job_action(
 
 
 def _pause(pipeline: NamedPipeline, name: str, caller: Caller) -> str:
-    return operate.order_job(pipeline.settings, name, PAUSE, audit_name(caller))
+    return operate.order_job(pipeline.settings, name, PAUSE, audit_name(caller.user))
 
 
 def _resume(pipeline: NamedPipeline, name: str, caller: Caller) -> str | Outcome:
     job = _jobs(pipeline).get(name)
     if job.status().state == PAUSING:
-        job.order(RESUME, audit_name(caller))
+        job.order(RESUME, audit_name(caller.user))
         return f"{name} goes on where it runs"
     origin = dag_run_of(job.spec)
     if origin is None:
@@ -90,7 +99,7 @@ def _resume(pipeline: NamedPipeline, name: str, caller: Caller) -> str | Outcome
 
 
 def _cancel(pipeline: NamedPipeline, name: str, caller: Caller) -> str | Outcome:
-    message = operate.order_job(pipeline.settings, name, CANCEL, audit_name(caller))
+    message = operate.order_job(pipeline.settings, name, CANCEL, audit_name(caller.user))
     job = _jobs(pipeline).get(name)
     origin = dag_run_of(job.spec)
     if job.status().entry.runner is not None or origin is None:

@@ -93,7 +93,9 @@ async def tasks(
     which = order.get("which", operate.BOTH)
     if which not in (operate.LAND, operate.APPLY, operate.BOTH):
         raise HTTPException(status.HTTP_422_UNPROCESSABLE_CONTENT, "which: land, apply or both")
-    form = operate.OperateForm(what, "" if which == operate.BOTH else which, by=audit_name(caller))
+    form = operate.OperateForm(
+        what, "" if which == operate.BOTH else which, by=audit_name(caller.user)
+    )
     action = ActionRequest(caller, pipeline, "operate", what, which)
     return await run_in_threadpool(
         perform, action, lambda: operate.dispatch(pipeline.settings, form).splitlines()[-1]

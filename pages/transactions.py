@@ -219,7 +219,7 @@ async def decide(
             status.HTTP_422_UNPROCESSABLE_CONTENT,
             f"why: a text of at most {_MAX_REASON_CHARS} characters",
         )
-    form = operate.OperateForm(what, commit_ts, by=audit_name(caller), why=why)
+    form = operate.OperateForm(what, commit_ts, by=audit_name(caller.user), why=why)
     action = ActionRequest(caller, pipeline, "operate", what, commit_ts)
     return await run_in_threadpool(
         perform, action, lambda: operate.dispatch(pipeline.settings, form).splitlines()[-1]

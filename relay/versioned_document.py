@@ -78,16 +78,32 @@ class VersionedDocument(Generic[T]):
                 if not self.number():
                     return 0, first
                 continue
-            try:
-                return number, self._form.parse(text)
-            except NewerFormatError as error:
-                raise error.at(f"{self._storage.url}/{self._path(number)}") from None
-            except ValueError as error:
-                path = self._path(number)
-                raise RelayCorruptError(
-                    f"{self._storage.url}/{path}: {error}", hint=self._form.hint
-                ) from None
+            return number, self._parsed(number, text)
         raise self._contended()
+
+    def versions(self, most: int) -> list[T]:
+        """Return the last `most` contents that are kept, the oldest first.
+
+        The content before any change is not among them. Raises RelayCorruptError, which names the
+        file.
+        """
+        last, newest = self.newest()
+        found = []
+        for number in range(max(1, last - most + 1), last):
+            with contextlib.suppress(FileNotFoundError):
+                found.append(self._parsed(number, self._storage.read(self._path(number))))
+        return [*found, newest] if last else []
+
+    def _parsed(self, number: int, text: bytes) -> T:
+        path = self._path(number)
+        try:
+            return self._form.parse(text)
+        except NewerFormatError as error:
+            raise error.at(f"{self._storage.url}/{path}") from None
+        except ValueError as error:
+            raise RelayCorruptError(
+                f"{self._storage.url}/{path}: {error}", hint=self._form.hint
+            ) from None
 
     def text(self) -> tuple[int, bytes | None]:
         """Return the newest number, and that file's bytes.

@@ -3,8 +3,8 @@
 import { s, h } from "./dom.js";
 import { clock, day, minute, span } from "./format.js";
 
-const LEFT = 58;
-const RIGHT = 8;
+export const LEFT = 58;
+export const RIGHT = 8;
 const TOP = 8;
 const BOTTOM = 24;
 const STEPS_MS = [50, 100, 200, 500, 1e3, 2e3, 5e3, 10e3, 20e3, 30e3, 60e3, 120e3, 300e3, 600e3, 1200e3, 1800e3, 3600e3, 7200e3, 10800e3, 21600e3, 43200e3, 86400e3, 172800e3, 432000e3, 864000e3];

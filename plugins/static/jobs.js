@@ -1,8 +1,10 @@
 // What takes long: how far it is, how long it still takes, what people can order of it, how it ended.
 
 import { h } from "./dom.js";
-import { ago, clock, count, many, moment, rate, size, span } from "./format.js";
-import { button, card, copyable, empty, pill } from "./parts.js";
+import { ago, clock, count, many, rate, size, span } from "./format.js";
+import { timeLine } from "./jobline.js";
+import { button, card, copyable, empty, pill, when } from "./parts.js";
+import { link } from "./tables.js";
 
 const opened = new Map();
 const SURE = {
@@ -11,6 +13,12 @@ const SURE = {
 const WORDS = { pause: "Pause", resume: "Resume", cancel: "Cancel" };
 
 export async function load(around) {
+  const one = around.query.get("job");
+  if (one) {
+    if (!opened.has(one)) opened.set(one, "");
+    const [[, found], past] = await Promise.all([detail(one, around), around.ask(`jobs/${encodeURIComponent(one)}/timeline`)]);
+    return { one: found, past };
+  }
   const [found, ...details] = await Promise.all([around.ask("jobs"), ...[...opened.keys()].map((id) => detail(id, around))]);
   return { ...found, details: new Map(details) };
 }
@@ -23,7 +31,8 @@ async function detail(id, around) {
   }
 }
 
-export function draw({ jobs, more, actions, details }, around) {
+export function draw({ jobs, more, actions, details, one, past }, around) {
+  if (one) return drawOne(one, past, around);
   const open = jobs.filter((job) => !["done", "cancelled"].includes(job.state));
   const over = jobs.filter((job) => ["done", "cancelled"].includes(job.state));
   return [
@@ -36,6 +45,34 @@ export function draw({ jobs, more, actions, details }, around) {
     actions.length > 0 && done(actions),
   ];
 }
+
+// One job: where it stands, its past, what was asked for, and its tables.
+function drawOne({ job, asked: wanted, result, tables: found, more, error }, past, around) {
+  if (!job) return h("p", { class: "message bad" }, error);
+  const isOver = ["done", "cancelled"].includes(job.state);
+  return [
+    h(
+      "div",
+      { class: "head", id: "title" },
+      h("div", {}, h("p", { class: "crumb" }, h("a", { href: link(around, {}) }, "Jobs")), h("div", { class: "row" }, h("h1", {}, job.id), pill(job.state), h("span", { class: "quiet" }, job.touches))),
+      h("div", { class: "row" }, orders(job, around)),
+    ),
+    card({ id: `job-${job.id}`, class: "job" }, standing(job, around)),
+    timeLine(past, { width: around.width() - 42, now: Date.now(), isOver }),
+    card({ id: "asked" }, values("Asked for", wanted), result && values("Result", result), tables(job, { tables: found, more }, around)),
+  ];
+}
+
+const standing = (job, around) => [
+  bar(job),
+  numbers(job),
+  job.message && h("p", { class: "message bad" }, withoutHint(job)),
+  job.hint && h("p", {}, h("strong", {}, "Hint: "), job.hint),
+  hint(job, around),
+  h("p", { class: "quiet small" }, asked(job, around)),
+];
+
+const name = (job, around) => h("a", { href: link(around, { job: job.id }) }, job.id);
 
 const FORMS = [
   ["backfill", "Copy tables again"],
@@ -54,15 +91,10 @@ function opencard(job, detail, around) {
     h(
       "div",
       { class: "head" },
-      h("div", { class: "row" }, h("h2", {}, job.id), pill(job.state), h("span", { class: "quiet" }, job.touches)),
+      h("div", { class: "row" }, h("h2", {}, name(job, around)), pill(job.state), h("span", { class: "quiet" }, job.touches)),
       h("div", { class: "row" }, orders(job, around)),
     ),
-    bar(job),
-    numbers(job),
-    job.message && h("p", { class: "message bad" }, withoutHint(job)),
-    job.hint && h("p", {}, h("strong", {}, "Hint: "), job.hint),
-    hint(job, around),
-    h("p", { class: "quiet small" }, asked(job, around)),
+    standing(job, around),
     details(job, detail, around),
   );
 }
@@ -122,8 +154,10 @@ function hint(job, around) {
 function asked(job, around) {
   const run = job.run && around.dag(job.run.dag, "its run in Airflow", { path: `/runs/${encodeURIComponent(job.run.id)}` });
   return [
-    `Asked for by ${job.by} ${ago(job.made_ms)}`,
-    `; ${job.state} since ${clock(job.since_ms)}`,
+    `Asked for by ${job.by} `,
+    when(job.made_ms, ago(job.made_ms)),
+    `; ${job.state} since `,
+    when(job.since_ms, clock(job.since_ms)),
     job.runner && `, by ${job.runner}`,
     run && [" · ", run],
   ];
@@ -203,8 +237,8 @@ function list(jobs, found, around) {
         h(
           "div",
           { class: "head" },
-          h("div", { class: "row" }, h("strong", {}, job.id), pill(job.state), h("span", { class: "quiet" }, job.touches)),
-          h("span", { class: "quiet" }, job.progress.rows > 0 && `${many(job.progress.rows, "row")}, `, `took ${span(job.since_ms - job.made_ms)}, ${ago(job.since_ms)}`),
+          h("div", { class: "row" }, h("strong", {}, name(job, around)), pill(job.state), h("span", { class: "quiet" }, job.touches)),
+          h("span", { class: "quiet" }, job.progress.rows > 0 && `${many(job.progress.rows, "row")}, `, `took ${span(job.since_ms - job.made_ms)}, `, when(job.since_ms, ago(job.since_ms))),
         ),
         job.message && h("p", { class: "quiet" }, withoutHint(job)),
         job.hint && h("p", { class: "quiet" }, `Hint: ${job.hint}`),
@@ -228,7 +262,7 @@ function done(actions) {
         h(
           "tbody",
           {},
-          actions.map((action) => h("tr", { id: `action-${action.token}` }, h("td", { class: "nowrap", title: moment(action.at_ms) }, ago(action.at_ms)), h("td", {}, action.by), h("td", {}, `${action.what} ${action.about}`), h("td", {}, action.outcome || "unknown"))),
+          actions.map((action) => h("tr", { id: `action-${action.token}` }, h("td", { class: "nowrap" }, when(action.at_ms, ago(action.at_ms))), h("td", {}, action.by), h("td", {}, `${action.what} ${action.about}`), h("td", {}, action.outcome || "unknown"))),
         ),
       ),
     ),

@@ -36,6 +36,7 @@ from sluice.relay.jobs.state_log import (
     STATES,
     StateEntry,
 )
+from sluice.relay.jobs.timeline import JobTimeline, ProgressPoint, StateSpan, job_timeline
 
 __all__ = [
     "CANCEL",
@@ -61,15 +62,19 @@ __all__ = [
     "JobRunsError",
     "JobSpec",
     "JobStatus",
+    "JobTimeline",
     "Jobs",
     "LeaseLostError",
     "NotDoneError",
+    "ProgressPoint",
     "Runner",
     "StateEntry",
+    "StateSpan",
     "StopRequested",
     "TableProgress",
     "WorkerProgress",
     "WriteScope",
+    "job_timeline",
     "log_progress",
     "run_every",
     "stop_on_orders",

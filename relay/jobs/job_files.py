@@ -119,14 +119,21 @@ class JobFiles:
 
     def progress(self, run: int) -> JobProgress:
         """Return how far a run is. Raises RelayCorruptError, OSError."""
+        return JobProgress.from_members(self.totals(run), self.members(run))
+
+    def totals(self, run: int) -> dict[str, TableProgress]:
+        """Return the totals with which a run began; {} if none were written.
+
+        Raises RelayCorruptError, OSError.
+        """
         try:
-            base = self._parsed(
+            found: dict[str, TableProgress] = self._parsed(
                 self.path(f"progress/{run}/{_TOTALS_FILE}"),
                 lambda data: from_bytes(dict[str, TableProgress], data, "the totals of a job"),
             )
         except FileNotFoundError:
-            base = {}
-        return JobProgress.from_members(base, self.members(run))
+            return {}
+        return found
 
     # Inside
 

@@ -11,13 +11,24 @@ import pytest
 from sluice.errors import RequestError
 from sluice.etl.settings.pipelines import NamedPipeline
 from sluice.pages.job_list import MAX_JOBS_SHOWN, job_document, jobs_document
+from sluice.pages.job_timeline import timeline_document
 from sluice.pages.protocol import KINDS
 from sluice.pages.quality import _POLICY as DATA_DOCS_POLICY
 from sluice.pages.response_cache import ResponseCache, StillComputing, answer
 from sluice.plugins.security_headers import _POLICY as PAGES_POLICY
 from sluice.relay import RelayLog
 from sluice.relay.audit import AuditLog
-from sluice.relay.jobs import CANCELLED, DONE, JobCounts, Jobs, Runner, TableProgress, WriteScope
+from sluice.relay.jobs import (
+    CANCELLED,
+    DONE,
+    PAUSE,
+    PAUSED,
+    JobCounts,
+    Jobs,
+    Runner,
+    TableProgress,
+    WriteScope,
+)
 
 
 class Asked:
@@ -208,3 +219,32 @@ def test_every_dag_that_a_page_leads_to_is_one_that_it_is_told_of():
         led |= set(re.findall(r'around\.dag\("(\w+)"', script.read_text()))
     assert len(led) > 5
     assert led <= set(KINDS)
+
+
+def test_a_jobs_time_line_has_each_order_once_and_the_refused_ones(pipeline):
+    relay = pipeline.settings.open_relay()
+    job = Jobs.for_pipeline(relay).create("backfill", {}, WriteScope("there", ()), "somebody")
+    audit = AuditLog(relay.place)
+    with job.run(Runner("a test")) as run:
+        entry = audit.begin("ann", "pause-job", job.id)
+        job.order(PAUSE, "airflow ann")
+        audit.end(entry, f"{job.id} pauses")
+        run.look()
+        run.end(PAUSED)
+    audit.end(audit.begin("bob", "resume-job", job.id), "refused: no")
+    audit.begin("bob", "resume-job", "backfill-77")
+    found = timeline_document(pipeline, job.id)
+    assert [(event["what"], event["by"]) for event in found["events"]] == [
+        ("planned", "somebody"),
+        ("running", str(run._member.runner)),
+        ("pausing", "airflow ann"),
+        ("paused", str(run._member.runner)),
+        ("resume-job", "airflow bob"),
+    ]
+    assert found["events"][-1]["message"] == "refused: no"
+    assert found["spans"][-1] == {
+        "state": "paused",
+        "from_ms": job.entry().made_ms,
+        "to_ms": None,
+    }
+    json.dumps(found)
