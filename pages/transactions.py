@@ -136,9 +136,7 @@ async def undo_range(
 ) -> Response:
     """Return what takes the row changes of a range back as one, tried on the replica."""
     key = ("undo of a range", pipeline, query)
-    return await answer(
-        request, key, lambda: undo_range_document(pipeline, query), 60.0, keep=False
-    )
+    return await answer(request, key, lambda: undo_range_document(pipeline, query), 5.0, keep=False)
 
 
 @router.get("/transactions/{commit_ts}", dependencies=_reads_rows("read"))

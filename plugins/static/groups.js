@@ -1,8 +1,8 @@
 // What was committed, counted by minute, table or shape; and what would take the changes of a range back.
 
 import { h } from "./dom.js";
-import { count, many, moment, tsoMs } from "./format.js";
-import { button, card, copyable, empty, figure } from "./parts.js";
+import { count, many, tsoMs } from "./format.js";
+import { button, card, copyable, empty, figure, when } from "./parts.js";
 import { link } from "./tables.js";
 import { name, plain } from "./values.js";
 
@@ -30,11 +30,30 @@ function joined(a, b) {
 
 const rowsOf = ({ inserts, updates, deletes }) => inserts + updates + deletes;
 
-export function drawGroups(groups, around, counts) {
+const shared = (around) => Object.fromEntries(SHARED.map((field) => [field, around.query.get(field) ?? ""]));
+
+// A range isn't narrowed by a key, so more than the search found would be taken back; and no DDL is.
+const canTakeBack = (around) => !around.query.get("key") && !["ddl", "drop"].includes(around.query.get("kind"));
+
+// From the moment before the first of their transactions through the last.
+function reach(groups) {
+  const { first_ts, last_ts } = groups.reduce(joined);
+  return { since: `before:${first_ts}`, until: last_ts };
+}
+
+/** The groups as a table; `whole`: all was looked through, so that they can be taken back as one. */
+export function drawGroups(groups, around, counts, whole) {
   const bySize = around.query.get("sort") === "size";
   const order = bySize ? (a, b) => rowsOf(b) - rowsOf(a) : (a, b) => (BigInt(a.last_ts) < BigInt(b.last_ts) ? 1 : -1);
   const sorted = [...groups.values()].sort(order);
   if (!sorted.length) return h("div", { id: "groups" }, empty("Nothing was found."));
+  return [
+    whole && sorted.length > 1 && canTakeBack(around) && h("p", { class: "strip", id: "all-groups" }, h("a", { href: link(around, { ...shared(around), ...reach(sorted), undo: "1" }) }, `Take all ${count(sorted.length)} groups back as one …`)),
+    table(sorted, around, counts),
+  ];
+}
+
+function table(sorted, around, counts) {
   const by = around.query.get("group").split(",");
   const head = { minute: "Minute", table: "Table", shape: "What a transaction does" };
   return h(
@@ -51,18 +70,16 @@ export function drawGroups(groups, around, counts) {
 }
 
 function groupRow(one, by, around, counts) {
-  const cell = { minute: () => moment(tsoMs(one.minute)), table: () => name(one.table), shape: () => plain(one.shape) };
-  const shared = Object.fromEntries(SHARED.map((field) => [field, around.query.get(field) ?? ""]));
-  if (one.table) shared.table = one.table;
-  const range = { ...shared, since: `before:${one.first_ts}`, until: one.last_ts };
+  const cell = { minute: () => when(tsoMs(one.minute)), table: () => name(one.table), shape: () => plain(one.shape) };
+  const range = { ...shared(around), ...(one.table && { table: one.table }), ...reach([one]) };
   return h(
     "tr",
     { id: `group-${one.minute}-${one.table}-${one.shape}` },
     by.map((each) => h("td", {}, cell[each]())),
     h("td", { class: "number" }, count(one.transactions)),
     h("td", {}, counts(one)),
-    h("td", { class: "wide" }, moment(tsoMs(one.first_ts)), h("div", { class: "quiet" }, moment(tsoMs(one.last_ts)))),
-    h("td", {}, h("a", { href: link(around, range) }, "Show them"), " · ", h("a", { href: link(around, { ...range, undo: "1" }) }, "Take back …")),
+    h("td", { class: "wide" }, when(tsoMs(one.first_ts)), h("div", { class: "quiet" }, when(tsoMs(one.last_ts)))),
+    h("td", {}, h("a", { href: link(around, range) }, "Show them"), canTakeBack(around) && [" · ", h("a", { href: link(around, { ...range, undo: "1" }) }, "Take back …")]),
   );
 }
 
@@ -71,7 +88,7 @@ function groupRow(one, by, around, counts) {
 let seen = null;
 
 export async function loadUndo(around) {
-  const wanted = Object.fromEntries([...SHARED, "since", "until"].map((field) => [field, around.query.get(field) ?? ""]));
+  const wanted = { ...shared(around), since: around.query.get("since") ?? "", until: around.query.get("until") ?? "" };
   const key = JSON.stringify([around.pipeline, wanted]);
   if (seen?.key === key) return seen;
   const state = { key, wanted, document: null, error: null };
@@ -101,10 +118,10 @@ export function drawUndo({ wanted, document: found, error }, around, { outcome, 
 
 function described({ since, until, table, kind, where }) {
   const kinds = { insert: "Inserts", update: "Updates", delete: "Deletes" };
-  return [`${kinds[kind] ?? "Row changes"} of `, table ? name(table) : "all tables", where && [" where ", h("code", {}, plain(where))], ` after ${spoken(since)} through ${until ? spoken(until) : "now"}.`];
+  return [`${kinds[kind] ?? "Row changes"} of `, table ? name(table) : "all tables", where && [" where ", h("code", {}, plain(where))], " after ", spoken(since), " through ", until ? spoken(until) : "now", "."];
 }
 
-const spoken = (text) => (/^\d{15,19}$/.test(text) ? moment(tsoMs(text)) : /^before:\d{15,19}$/.test(text) ? `the moment before ${moment(tsoMs(text.slice(7)))}` : text);
+const spoken = (text) => (/^\d{15,19}$/.test(text) ? when(tsoMs(text)) : /^before:\d{15,19}$/.test(text) ? ["the moment before ", when(tsoMs(text.slice(7)))] : text);
 
 function command({ since, until, table, kind, where }, around, last) {
   const option = (flag, value) => (value ? ` ${flag} ${quoted(value)}` : "");
@@ -119,7 +136,7 @@ function result(found, around, { outcome, sql }) {
     h(
       "dl",
       { class: "facts", id: "facts" },
-      figure("Transactions", count(found.transactions), `${moment(tsoMs(found.first_ts))} through ${moment(tsoMs(found.last_ts))}`),
+      figure("Transactions", count(found.transactions), [when(tsoMs(found.first_ts)), " through ", when(tsoMs(found.last_ts))]),
       figure("Row changes", tried ? count(tried.rows) : "–", "a row that was changed several times counts once"),
       figure("Conflicts", tried ? count(tried.count) : "–", "rows that were changed since", tried?.count ? "bad" : ""),
     ),

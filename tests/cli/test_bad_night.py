@@ -3,131 +3,25 @@ of it finds what happened and takes it back, in a terminal.
 """
 
 import contextlib
-import os
-import pty
 import re
-import select
-import subprocess
-import sys
-import time
-from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
-from sluice.relay import DELETE, INSERT
-from sluice.tidb import tso
-from sluice.tidb.rows import encode_delete, encode_insert
-from tests.etl.history.undo.undoing import state
-from tests.etl.story import Story, table
+from tests.bad_night import TABLES, Terminal, bad_night, is_repaired
 
 pytestmark = [pytest.mark.timeout(1200), pytest.mark.slow]
-
-ROOT = Path(__file__).resolve().parents[2]
-TABLES = ["d.account", "d.ledger", "d.visit"]
-ROWS, BATCH = 60, 7
-PATIENCE_S = 120.0
-CONFIG = """
-[upstream]
-pd-urls = "http://127.0.0.1:1"
-sql-host = "{0.host}"
-sql-port = {0.port}
-sql-user = "{0.user}"
-sql-password-env = "{0.password_env}"
-[relay]
-url = "{1}"
-[downstream]
-host = "{0.host}"
-port = {0.port}
-user = "{0.user}"
-password-env = "{0.password_env}"
-"""
 
 
 @pytest.fixture
 def night(mariadb, tmp_path):
-    """A pipeline an hour after the accident; one database stands for TiDB and the replica."""
-    story = Story(mariadb, tmp_path)
-    story._ts = tso.compose(time.time_ns() // 1_000_000 - 3_600_000)
-    made = []
-    for number, full in enumerate(TABLES, 11):
-        name = full.partition(".")[2]
-        one = table(number, name, "id int", "owner varchar(20)", primary="id")
-        story.create(one, f"CREATE TABLE `{name}` (`id` int PRIMARY KEY, `owner` varchar(20))")
-        rows = [{"id": n, "owner": f"owner {n}"} for n in range(ROWS)]
-        story.insert(one, *rows)
-        made.append((one, rows))
-    story.apply()
-    before = state(mariadb, TABLES)
-    for one, rows in made:
-        for at in range(0, ROWS, BATCH):
-            batch = rows[at : at + BATCH]
-            story.changes(*((one, DELETE, encode_delete(one, row)) for row in batch))
-    last, _ = made[0]  # and life goes on
-    story.changes((last, INSERT, encode_insert(last, {"id": 1000, "owner": "new"})))
-    story.apply()
-    config = tmp_path / "sluice.toml"
-    config.write_text(CONFIG.format(mariadb.downstream, story.url))
-    yield SimpleNamespace(config=config, before=before, state=lambda: state(mariadb, TABLES))
-
-
-class Terminal:
-    """A shell on a pseudo-terminal: what a person types, and reads."""
-
-    def __init__(self, config):
-        shell = ["bash", "--norc", "--noprofile"]
-        env = os.environ | {
-            "PS1": "night> ",
-            "TERM": "dumb",
-            "SLUICE_CONFIG": str(config),
-            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-        }
-        self._master, slave = pty.openpty()
-        subprocess.run(["stty", "cols", "250", "-echo"], stdin=slave, check=True)
-        self._process = subprocess.Popen(
-            shell,
-            stdin=slave,
-            stdout=slave,
-            stderr=slave,
-            env=env,
-            cwd=ROOT,
-            start_new_session=True,
-        )
-        os.close(slave)
-        self._until("night> ")
-
-    def type(self, line):
-        """Return what the command said, and its exit code."""
-        os.write(self._master, f"{line}; echo code=$?\n".encode())
-        said = self._until("night> ")
-        code = re.findall(r"code=(\d+)", said)[-1]
-        return said, int(code)
-
-    def close(self):
-        self._process.kill()
-        self._process.wait()
-        os.close(self._master)
-
-    def _until(self, end):
-        said, deadline = "", time.monotonic() + PATIENCE_S
-        while not said.endswith(end):
-            assert time.monotonic() < deadline, said
-            if select.select([self._master], [], [], 1.0)[0]:
-                said += os.read(self._master, 65536).decode(errors="replace").replace("\r", "")
-        return said
+    with bad_night(mariadb, tmp_path) as night:
+        yield night
 
 
 @pytest.fixture
 def terminal(night):
     with contextlib.closing(Terminal(night.config)) as terminal:
         yield terminal
-
-
-def is_repaired(night, names):
-    """The rows of these tables are there again, and what came since stays."""
-    now = night.state()
-    assert all(night.before[name] <= now[name] for name in names)
-    assert now["d.account"].total() == ROWS + 1
 
 
 def test_by_commands_each_of_which_names_the_next(night, terminal):
