@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.quick_cases import mark_others_slow
 from tests.schedule import LongestFirst, in_order
 
 pytest_plugins = (
@@ -28,7 +29,7 @@ settings.register_profile(
 settings.load_profile("any machine")
 # `make test` tries fewer examples where a test doesn't give a number of its own; `make test-all`
 # tries them all.
-settings.register_profile("quick", settings.get_profile("any machine"), max_examples=20)
+settings.register_profile("quick", settings.get_profile("any machine"), max_examples=15)
 
 
 def _generate_messages() -> None:
@@ -88,8 +89,10 @@ def pytest_xdist_make_scheduler(config, log):
     return LongestFirst(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
+@pytest.hookimpl(tryfirst=True)  # before `-m` looks for the marks
 def pytest_collection_modifyitems(config, items):
-    """Sort by the order in which the files are handed out, for workers."""
+    """Mark slow cases; for workers, sort by the order in which the files are handed out."""
+    mark_others_slow(items, whole_tests=not any("[" in argument for argument in config.args))
     if hasattr(config, "workerinput"):
         place = in_order(item.nodeid.split("::", 1)[0] for item in items)
         items.sort(key=lambda item: place[item.nodeid.split("::", 1)[0]])
