@@ -1,7 +1,8 @@
 """Expectations on a real server: each kind fails when its fault is put in, and what is found
 reaches people unharmed.
 
-All that needs Great Expectations and a server is here, as importing it takes seconds.
+All that needs Great Expectations and a server is here, as importing it takes seconds. Tests import
+it, since every worker imports this module.
 """
 
 from __future__ import annotations
@@ -20,7 +21,6 @@ from sluice.etl.history.as_of import differences_between, run_locally
 from sluice.etl.settings import Settings, load_settings, parse_settings, read_target
 from sluice.expectations import sum_drift as sums
 from sluice.expectations.dataset import using
-from sluice.expectations.gx.runner import SuiteRunner
 from sluice.expectations.propose import propose_for_replication
 from sluice.expectations.replication import ReplicationDataset
 from sluice.expectations.results import QualityResults, QualityRun
@@ -221,6 +221,7 @@ FAULTS = [
 ]
 
 
+@pytest.mark.quick_cases(every=3)
 @pytest.mark.parametrize(
     ("expectation", "fault", "says"), FAULTS, ids=[f[0].expectation + f[0].about for f in FAULTS]
 )
@@ -340,6 +341,7 @@ def test_a_copy_is_looked_at_like_the_downstream_and_pauses_nothing(shop, folder
     assert not RelayLog.open(settings.relay.url).control().apply_paused
 
 
+@pytest.mark.slow
 def test_an_edited_file_counts_and_is_left_alone(shop, folder):
     settings, _ = shop
     proposed(settings)
@@ -352,6 +354,7 @@ def test_an_edited_file_counts_and_is_left_alone(shop, folder):
     assert '"new", ' in path.read_text()
 
 
+@pytest.mark.slow
 def test_no_more_runs_are_kept_than_the_settings_say(shop, folder):
     settings, _ = shop
     runs = [look(settings, folder, STATES).run for _ in range(5)]
@@ -446,9 +449,12 @@ def test_tables_whose_names_need_quoting_are_proposed_for_and_looked_at(shop, fo
             session.execute(f"DROP DATABASE {quote_name(schema)}")
 
 
+@pytest.mark.slow
 def test_an_error_of_great_expectations_in_one_suite_ends_no_run(shop, folder, monkeypatch):
     settings, _ = shop
     proposed(settings, "shop.*")
+    from sluice.expectations.gx.runner import SuiteRunner
+
     look_at = SuiteRunner.look
 
     def broken(self, suite, *more):
