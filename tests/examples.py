@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from hypothesis import settings
 
-_QUICK_PART = 5
+_QUICK_PART = 8
 
 
 def examples(number: int) -> int:
-    """Return `number`, or a fifth of it in `make test`, whose profile tries few examples.
+    """Return `number`, or an eighth of it in `make test`, whose profile tries few examples.
 
     Read when a test module is imported: the profile is chosen before.
     """

@@ -76,6 +76,7 @@ def pages(site: Path) -> list[Path]:
 DOCUMENTS = [*ROOT.glob("*.md"), *sorted((ROOT / "docs").rglob("*.md"))]
 
 
+@pytest.mark.slow
 def test_every_document_is_a_page(site):
     docs = ROOT / "docs"
     written = {str(path.relative_to(docs).with_suffix("")) for path in docs.rglob("*.md")}
@@ -83,6 +84,7 @@ def test_every_document_is_a_page(site):
     assert shown == written | {"contributing", "changelog", "security"}
 
 
+@pytest.mark.slow
 def test_no_page_and_no_style_loads_anything_from_elsewhere(site):
     for page in site.rglob("*.html"):
         assert not [where for where in Loads(page).loaded if re.match(r"(https?:)?//", where)], (
@@ -94,12 +96,14 @@ def test_no_page_and_no_style_loads_anything_from_elsewhere(site):
         ), style.name
 
 
+@pytest.mark.slow
 def test_every_picture_is_there(site):
     shown = {page.parent / image for page in pages(site) for image in Loads(page).images}
     assert {path.name for path in (ROOT / "docs").glob("*.svg")} <= {image.name for image in shown}
     assert not [image for image in shown if not image.is_file()]
 
 
+@pytest.mark.slow
 def test_no_page_points_to_a_file_of_the_repository_that_is_no_page(site):
     for page in pages(site):
         links = re.findall(r'<a[^>]* href="([^"#]+)', page.read_text(encoding="utf-8"))

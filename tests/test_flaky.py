@@ -88,6 +88,7 @@ def test_what_fails_twice_fails_the_run_also_beside_what_fails_once(tmp_path):
     assert lines[-2:] == ["FAILED TWICE test_1.py::test_twice", "2 passed, 1 failed, 0 skipped"]
 
 
+@pytest.mark.quick_cases("dead worker")
 @pytest.mark.parametrize(
     ("module", "reason"),
     [
@@ -115,6 +116,7 @@ def test_what_no_second_run_of_a_test_can_excuse_fails_the_run(module, reason, t
     assert not [line for line in lines if line.startswith("FLAKY ")]
 
 
+@pytest.mark.slow
 def test_a_process_that_dies_when_it_runs_the_failed_test_alone_fails_the_run(tmp_path):
     dies = (
         "\nimport os\ndef test_dies():\n    assert 'PYTEST_XDIST_WORKER' not in os.environ\n   "
@@ -124,6 +126,7 @@ def test_a_process_that_dies_when_it_runs_the_failed_test_alone_fails_the_run(tm
     assert (status, lines[-1]) == (1, "0 passed, 1 failed, 0 skipped")
 
 
+@pytest.mark.slow
 def test_a_suite_without_a_failure_is_run_once_and_ends_with_its_own_summary(tmp_path):
     status, lines = run(tmp_path, PASSES)
     assert status == 0

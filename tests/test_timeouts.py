@@ -137,6 +137,7 @@ def test_tikv(hole: BlackHole) -> None:
     assert hole.accepted
 
 
+@pytest.mark.slow
 def test_pump(hole: BlackHole) -> None:
     with PumpReader(f"127.0.0.1:{hole.port}", 7, timeout_s=1) as pump:
         ends(lambda: pump.bounds(1, 2, 100), PumpReadError)
@@ -191,6 +192,7 @@ def written(sink: ByteWriter) -> None:
         sink.write(b"something")
 
 
+@pytest.mark.slow
 def test_relay_log_in_an_object_store(hole: BlackHole, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "a")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "b")
@@ -212,6 +214,7 @@ def test_relay_log_in_an_object_store(hole: BlackHole, monkeypatch: pytest.Monke
     assert hole.accepted
 
 
+@pytest.mark.slow
 def test_status_of_a_pipeline_none_of_whose_parts_answers(hole: BlackHole, tmp_path: Path) -> None:
     settings = Settings(
         Upstream(f"http://127.0.0.1:{hole.port}"),

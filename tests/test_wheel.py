@@ -151,6 +151,7 @@ def recording(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 def test_the_wheel_says_its_version_and_licence_and_holds_code_dags_and_one_recording_only(wheel):
     with zipfile.ZipFile(wheel) as file:
         names = file.namelist()
@@ -204,6 +205,7 @@ def test_the_wheel_holds_the_versions_of_the_lock_file_as_constraints(wheel):
     assert wanted <= {line.partition(" ;")[0] for line in held.splitlines()}
 
 
+@pytest.mark.slow
 def test_the_clone_the_wheel_and_the_project_file_say_the_same_version(installed):
     clone = subprocess.run(
         [sys.executable, "-m", "sluice.cli", "--version"],
@@ -242,6 +244,7 @@ def test_every_module_of_the_wheel_can_be_imported_without_the_clone(installed, 
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_the_recording_that_is_played_by_default_is_in_the_package(installed):
     told = (
         "from sluice.devstack.repository import recording_folder;"
@@ -262,6 +265,7 @@ def test_the_recording_that_is_played_by_default_is_in_the_package(installed):
     )
 
 
+@pytest.mark.slow
 def test_versions_other_than_the_tested_ones_are_named(installed):
     constraints = next(
         (installed.python.parents[1] / "lib").glob(

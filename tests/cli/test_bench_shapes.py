@@ -16,6 +16,7 @@ from sluice.tidb.rows import decode_deletes, decode_inserts, decode_updates
 _DECODERS = {INSERT: decode_inserts, UPDATE: decode_updates, DELETE: decode_deletes}
 
 
+@pytest.mark.quick_cases(every=4)
 @pytest.mark.parametrize("name", SHAPES)
 def test_the_rows_of_a_shape_can_be_read_and_as_many_are_left_as_it_says(name: str) -> None:
     made = history(replace(SHAPES[name](), rows=40, changes=80))

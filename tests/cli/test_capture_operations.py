@@ -178,6 +178,7 @@ def test_a_capture_is_refused_beforehand_with_a_reason_for_each_obstacle(world, 
     assert "tidb_gc_life_time" in failed["history"].hint
 
 
+@pytest.mark.slow
 def test_the_command_ends_with_1_and_names_what_is_missing(tmp_path):
     stack = Stack(tmp_path / "home")
     try:

@@ -144,6 +144,7 @@ def test_init_writes_settings_that_load_checks_them_and_names_the_next_command(
     assert ran("--tidb", "no address here")[0] == 2
 
 
+@pytest.mark.slow
 def test_init_asks_for_what_the_options_leave_out(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

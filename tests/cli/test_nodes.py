@@ -97,6 +97,7 @@ def test_a_pump_that_runs_is_asked_and_one_that_is_gone_is_written_for(
     sluice("pumps", "forget", name, says=f"no pump '{name}'", fails=True)
 
 
+@pytest.mark.slow
 def test_a_pump_that_is_taken_offline_leaves_the_proof_that_all_of_it_was_read(
     site: Site, sluice: Type
 ) -> None:
@@ -118,6 +119,7 @@ def test_a_pump_that_is_taken_offline_leaves_the_proof_that_all_of_it_was_read(
     site.registry.remove_pump(pump.node_id)
 
 
+@pytest.mark.slow
 def test_of_pumps_that_capture_one_leaves_without_a_loss_while_another_is_there(
     site: Site, sluice: Type
 ) -> None:
@@ -142,6 +144,7 @@ def test_a_pump_that_is_missing_in_the_registry_is_forgotten_too(
     assert not relay.known_pumps.load().pumps
 
 
+@pytest.mark.slow
 def test_drainers_leave_as_pumps_do_and_a_pipeline_only_when_its_tasks_have_ended(
     site: Site, sluice: Type
 ) -> None:

@@ -82,6 +82,7 @@ def test_pausing_and_resuming_leave_the_other_half_as_it_was(story: Story, sluic
     assert relay.control() == Control()
 
 
+@pytest.mark.slow
 def test_status_names_tables_that_lack_rows_without_a_binlog_until_they_are_verified(
     story: Story, sluice: Run
 ) -> None:
@@ -114,6 +115,7 @@ def test_standard_output_holds_results_alone_and_the_pipeline_is_named_on_standa
     )
 
 
+@pytest.mark.slow
 def test_run_until_takes_a_tso_or_a_time_and_never_goes_back(story: Story, sluice: Run) -> None:
     relay = RelayLog.open(story._url)
     at = story._ts
@@ -252,6 +254,7 @@ def test_a_window_is_shown_with_its_tables_ddl_and_changed_values(
     assert "holds no window at" in sluice("relay", "show", updated + 1_000_000, code=1).stderr
 
 
+@pytest.mark.slow
 def test_status_of_a_pipeline_without_a_stack_tells_what_is_known_and_what_is_not(
     story: Story, sluice: Run
 ) -> None:

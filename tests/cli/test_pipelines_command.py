@@ -73,6 +73,7 @@ def test_the_only_one_needs_no_name(sluice: Run, folder: Path) -> None:
     assert sluice("overrides", "list")[0] == 0
 
 
+@pytest.mark.quick_cases("command3", "command4")
 @pytest.mark.parametrize(
     "command",
     [("status",), ("status", "--json"), ("overrides", "list", "--json"), ("jobs",), ("pause",)],
@@ -120,6 +121,7 @@ def test_a_variable_goes_before_files_that_only_lie_there_and_a_flag_before_both
     assert first("jobs").endswith(", this folder)")
 
 
+@pytest.mark.slow
 def test_pipelines_are_listed_with_state_and_what_is_wrong_with_a_file(
     sluice: Run, folder: Path
 ) -> None:

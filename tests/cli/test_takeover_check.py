@@ -183,6 +183,7 @@ def with_a_definition_that_means_nothing(folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_a_definition_in_tikv_that_means_nothing_is_a_finding_not_a_traceback(
     mariadb: MariaDBServer, tmp_path: Path
 ) -> None:
@@ -204,6 +205,7 @@ def test_a_definition_in_tikv_that_means_nothing_is_a_finding_not_a_traceback(
     assert code == 1 and "it can't be read from TiKV at the checkpoint: " in done.stdout, done
 
 
+@pytest.mark.slow
 def test_a_wrong_address_is_a_finding_not_a_traceback(tmp_path: Path) -> None:
     file = tmp_path / "drainer.toml"
     file.write_text('pd-urls = "http://127.0.0.1:1"\n[syncer.to]\nhost = "127.0.0.1"\n')

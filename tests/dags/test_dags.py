@@ -354,6 +354,7 @@ def test_each_queue_of_the_service_has_a_task_of_its_own(tmp_path):
         assert "service-queues" in said
 
 
+@pytest.mark.slow
 def test_a_task_of_replicate_that_was_started_again_ends_with_its_run(
     dag_bag, tmp_path, monkeypatch
 ):
@@ -467,6 +468,7 @@ def test_operate_runs_when_it_is_triggered_and_offers_every_action_of_the_comman
     assert tuple(dag.params.get_param("action").schema["enum"]) == ACTIONS
 
 
+@pytest.mark.slow
 def test_the_task_of_operate_does_what_the_form_says_and_refuses_what_makes_no_sense(
     dag_bag, tmp_path, monkeypatch
 ):

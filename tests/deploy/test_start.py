@@ -248,6 +248,7 @@ task.wait()
 """
 
 
+@pytest.mark.quick_cases("a task")
 @pytest.mark.parametrize(
     ("worker", "scheduler", "code", "said"),
     [

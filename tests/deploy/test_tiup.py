@@ -53,6 +53,7 @@ def only_python(tmp_path_factory):
     return {"PATH": str(programs)}
 
 
+@pytest.mark.slow
 def test_the_package_says_its_version(deployed, only_python):
     done = subprocess.run(
         [deployed / "bin" / "pump", "-V"],
@@ -64,6 +65,7 @@ def test_the_package_says_its_version(deployed, only_python):
     assert done.stdout.startswith(f"sluice pump {metadata.version('sluice')}, Python "), done.stderr
 
 
+@pytest.mark.slow
 def test_without_the_python_that_it_was_made_for_it_says_which_one_that_is(
     deployed, only_python, tmp_path
 ):

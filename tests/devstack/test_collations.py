@@ -35,6 +35,7 @@ def copied(name: str, folder: Path, **said: bool) -> Path:
     return folder
 
 
+@pytest.mark.quick_cases("oldcoll", "types")
 @pytest.mark.parametrize(
     ("name", "expected"), [("oldcoll", False), ("types", True), ("shop", True)]
 )

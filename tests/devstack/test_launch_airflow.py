@@ -92,6 +92,7 @@ def test_the_next_stack_begins_with_it_also_after_a_migration_that_was_killed(
     assert not (tmp_path / "airflow" / "airflow.db-journal").exists()
 
 
+@pytest.mark.slow
 def test_a_stack_that_has_one_keeps_it(
     kept: Kept, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nothing_migrates: None
 ) -> None:

@@ -55,6 +55,7 @@ def test_payloads_come_out_byte_for_byte_as_they_were_recorded():
     assert again == raw
 
 
+@pytest.mark.slow
 def test_a_cut_at_a_label_keeps_whole_transactions_up_to_it_and_nothing_later():
     recording = Recording(RECORDINGS / "shop")
     everything = recording.transactions()

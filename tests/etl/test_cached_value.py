@@ -20,6 +20,7 @@ def until(true: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
+@pytest.mark.slow
 def test_who_never_answers_is_asked_once_and_told_as_he_was_while_the_others_are_asked_anew() -> (
     None
 ):

@@ -231,6 +231,7 @@ def test_every_alert_on_a_pump_in_the_operators_table_is_a_rule_on_a_metric_of_i
     assert named == {alert for alert in expressions if alert.startswith("Pump")} - {"PumpDown"}
 
 
+@pytest.mark.slow
 def test_each_alert_fires_when_what_it_is_about_happens_and_stops_when_it_is_over(
     tmp_path: Path,
 ) -> None:

@@ -73,6 +73,7 @@ def answered(client, path):
     return answer
 
 
+@pytest.mark.slow
 def test_a_child_process_answers_and_another_one_after_it_was_killed(pages, monkeypatch):
     client = pages(f'python = "{sys.executable}"')
     assert answered(client, "jobs").json() == {"jobs": [], "more": 0, "actions": []}

@@ -89,6 +89,7 @@ def test_a_rollback_hides_no_transaction_that_committed(stage: Stage, hostile: C
     assert received(stage, start_ts, *another(stage)) == [(start_ts, commit_ts)]
 
 
+@pytest.mark.quick_cases(every=3)
 @pytest.mark.parametrize("when", ["open", "open before a restart", "committed", "long ago"])
 def test_a_second_prewrite_with_other_bytes_is_refused_and_readers_get_the_first(
     stage: Stage, hostile: Client, when: str

@@ -5,12 +5,14 @@ memory stays where it is.
 from __future__ import annotations
 
 import psutil
+import pytest
 
 from sluice.bench.hostile_clients import CLIENTS
 from sluice.bench.hostile_clients_bench import beside, write_backlog
 from tests.pump_service.pumpkit import CLUSTER, Site
 
 
+@pytest.mark.slow
 def test_beside_hostile_clients_a_writer_is_served_and_memory_stays_bounded(tmp_path):
     site = Site(tmp_path)
     try:

@@ -252,6 +252,7 @@ def test_a_failed_disk_shows_in_the_errors(site):
     assert found["binlog_pump_storage_writable"] == 0
 
 
+@pytest.mark.slow
 def test_metrics_are_added_to_a_pushgateway_under_job_and_instance(site):
     got = []
 

@@ -387,6 +387,7 @@ def test_below_the_limit_of_free_space_only_what_moves_readers_is_taken(
     pump.kill()
 
 
+@pytest.mark.slow
 def test_a_read_only_data_directory_is_refused_with_one_line(
     site: Site, disk: Callable[[int], Path]
 ) -> None:

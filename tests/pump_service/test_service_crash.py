@@ -84,6 +84,7 @@ def answered(client, *payloads):
     assert sorted(answers) == [(stream, "") for stream in streams]
 
 
+@pytest.mark.slow
 def test_commits_that_were_answered_with_the_next_prewrite_survive_kill_9_and_a_freeze(site):
     pump = site.pump("calm")
     lo, expected, start = site.pd.ts(), [], 0

@@ -33,6 +33,7 @@ def stage(etcd: Etcd, tmp_path: Path) -> Iterator[Stage]:
         yield made
 
 
+@pytest.mark.slow
 def test_after_a_tidb_died_before_its_prewrite_the_next_transactions_are_served_within_seconds(
     stage: Stage,
 ) -> None:

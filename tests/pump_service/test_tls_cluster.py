@@ -123,6 +123,7 @@ def _planned_and_read(upstream, after_ts):
     return [ts for batch in batches for ts in batch.column("commit_ts").to_pylist()]
 
 
+@pytest.mark.slow
 def test_everything_goes_over_tls_and_new_certificates_need_no_restart(site, tmp_path):
     pki = _Pki(tmp_path / "pki")
     site.pd.stop()

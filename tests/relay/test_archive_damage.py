@@ -58,6 +58,7 @@ def a_file(archive: Archive, kind: str) -> Path:
     ]
 
 
+@pytest.mark.quick_cases(every=3)
 @pytest.mark.parametrize("kind", ["log", "index", "day"])
 def test_a_flipped_byte_anywhere_is_found_with_the_file_named_or_makes_no_difference(archive, kind):
     expected = everything(archive.url)

@@ -53,6 +53,7 @@ def is_whole(relay: RelayLog, archive: Archive) -> bool:
     return archive.log.read(archive.log.windows(0)).equals(relay.read(relay.windows(0)))
 
 
+@pytest.mark.slow
 def test_archivers_and_compactors_at_once_make_one_chain_of_everything(tmp_path: Path) -> None:
     relay = filled(tmp_path, 24)
     running = [

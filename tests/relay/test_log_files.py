@@ -154,6 +154,7 @@ print(rows, (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 102
 """
 
 
+@pytest.mark.slow
 def test_a_transaction_larger_than_memory_may_hold_is_archived_and_read_in_stretches(tmp_path):
     folders = [str(Path(__file__).parent), str(Path.cwd())]
     told = subprocess.run(

@@ -215,6 +215,7 @@ def test_a_table_s_changes_are_known_by_hour_for_a_day() -> None:
     assert read["a.c"].hours == ()
 
 
+@pytest.mark.slow
 def test_states_are_thinned_out_with_age_and_forgotten_after_a_week(relay: RelayLog) -> None:
     states, begin = StateHistory(relay), 1_800_000_000_000
     for n in range(0, 8 * 24 * 60, 10):  # eight days, every ten minutes

@@ -180,6 +180,7 @@ for call in (lambda: log._storage.read("not/there"), lambda: RelayLog.open(sys.a
 """  # noqa: E501
 
 
+@pytest.mark.slow
 def test_credentials_of_the_store_are_in_no_log_status_error_or_command_line(log, s3_server):
     land(log, BASE, BASE + 20, BASE + 5)
     env = os.environ | {"RUST_LOG": "trace", "RUST_BACKTRACE": "1"}

@@ -151,6 +151,7 @@ def test_a_damaged_part_is_an_error_that_names_file_and_commits(log, tmp_path):
         log.read([made])
 
 
+@pytest.mark.quick_cases(every=2)
 def test_a_record_damaged_anywhere_is_an_error(log, tmp_path):
     made = land(log, 5, 10, 6)
     file = tmp_path / made.path
@@ -195,6 +196,7 @@ def test_control_says_what_operators_ask_for(log, tmp_path):
     assert log.control() == Control()
 
 
+@pytest.mark.quick_cases(every=2)
 @pytest.mark.parametrize("others", [1, 5, 90])
 @pytest.mark.parametrize("before", [0, 3])
 def test_an_order_that_was_given_meanwhile_is_kept_however_late_the_other_one_wakes(

@@ -87,6 +87,7 @@ def test_a_writer_knows_its_own_file_though_it_comes_back_damaged(
     storage.create("created", b"one")
 
 
+@pytest.mark.quick_cases("lost")
 @pytest.mark.parametrize("kind", ["failed after", "lost", "busy"])
 def test_a_large_part_goes_up_in_pieces_whatever_happens_to_one(
     storage: ObjectStorage, s3_server: S3Server, kind: str

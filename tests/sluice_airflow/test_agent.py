@@ -72,6 +72,7 @@ def test_an_operator_runs_its_job_in_the_other_environment_and_its_log_comes_her
     assert f"the job {job.id}" in caplog.text
 
 
+@pytest.mark.quick_cases("False")
 @pytest.mark.parametrize("group", [False, True])
 def test_a_killed_task_pauses_the_job_of_its_agent(elsewhere, caplog, group):
     """Airflow 3.3 signals the task's whole process group, former ones only the task."""
@@ -100,6 +101,7 @@ def test_a_killed_task_pauses_the_job_of_its_agent(elsewhere, caplog, group):
     assert [job.entry().state for job in jobs()] == [PAUSED]
 
 
+@pytest.mark.slow
 def test_a_task_that_takes_too_long_pauses_the_job_of_its_agent(elsewhere, caplog):
     caplog.set_level(logging.INFO)
 
@@ -132,6 +134,7 @@ def test_a_connection_is_read_where_airflow_is_with_its_secrets_backends(elsewhe
         call(shop_pipeline(), "password", name="shoes_db")
 
 
+@pytest.mark.slow
 def test_a_sensor_looks_through_one_agent_which_a_dead_one_s_successor_follows(elsewhere):
     sensor = SluiceReached(task_id="replica", pipeline="shop", moment=MIDNIGHT)
     elsewhere.move_checkpoint("2026-11-21T00:00:00Z")

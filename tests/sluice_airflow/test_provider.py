@@ -163,6 +163,7 @@ def test_the_wheel_is_small_and_needs_nothing_but_airflow(wheel):
     assert all(line.startswith("Requires-Dist: apache-airflow") for line in needs) and needs
 
 
+@pytest.mark.slow
 def test_all_dags_of_sluice_and_of_the_documents_are_parsed(thin):
     (own := thin.folder / "documented").mkdir()
     for dag_id, text in documented_dags().items():

@@ -55,6 +55,7 @@ def events(trigger, count):
     return asyncio.run(take())
 
 
+@pytest.mark.slow
 def test_importing_the_sensor_loads_nothing_of_the_pipeline():
     script = (
         "import sys, airflow.sdk, airflow.triggers.base\n"

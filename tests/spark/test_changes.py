@@ -75,6 +75,7 @@ def read(reader: ChangeReader) -> list[Row]:
     ]
 
 
+@pytest.mark.quick_cases("b_mid")
 @pytest.mark.parametrize("label", ["a_loaded", "b_mid"])
 def test_folded_by_key_the_changes_through_a_moment_are_what_the_cluster_held(
     shop: Settings, label: str
@@ -96,6 +97,7 @@ def test_values_of_every_type_are_the_clusters(tmp_path: Path) -> None:
         assert differences(rows, RECORDINGS / "types", "end", name) == [], name
 
 
+@pytest.mark.slow
 def test_each_change_comes_once_whatever_the_portions_are(
     shop: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -107,6 +109,7 @@ def test_each_change_comes_once_whatever_the_portions_are(
     assert _identities(load(of)) == _identities(whole)
 
 
+@pytest.mark.slow
 def test_each_change_comes_once_from_ranges_that_follow_one_another(little: Settings) -> None:
     schema = source(little, "bank.cart").schema()
     whole = _identities(load(source(little, "bank.cart")))

@@ -50,6 +50,7 @@ def spark(spark_remote: str) -> Iterator[SparkSession]:
     session.stop()
 
 
+@pytest.mark.slow
 def test_spark_sees_what_the_cluster_held_however_often_a_frame_is_used(
     shop: Settings, spark: SparkSession
 ) -> None:

@@ -159,6 +159,7 @@ def test_a_notebook_sees_what_happened_in_a_day(place: Path, names: dict[str, An
     assert sorted(balances) == [("update_postimage", "70.00"), ("update_preimage", "100.00")]
 
 
+@pytest.mark.slow
 def test_a_table_a_day_is_written_as_it_was(place: Path, names: dict[str, Any]) -> None:
     _run(A_DAY, place, names)
     rows = pq.read_table(f"{place}/lake/account/day=2026-11-22").select(["id", "balance"])
@@ -207,6 +208,7 @@ def test_a_replica_in_the_lake_house_follows_and_a_batch_may_come_again(
         shutil.rmtree(f"{place}/lake/checkpoints")
 
 
+@pytest.mark.quick_cases("type 2")
 @pytest.mark.parametrize("statement", [MERGE, MERGE_HISTORY], ids=["type 1", "type 2"])
 def test_spark_understands_the_merge(statement: str, place: Path, spark: SparkSession) -> None:
     row = "id", "'a' AS owner", "1.5 AS balance", "id AS from_ts", "now() AS valid_from"

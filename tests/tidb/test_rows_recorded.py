@@ -83,6 +83,7 @@ def plain(batch: pa.RecordBatch) -> list[list[Any]]:
     )
 
 
+@pytest.mark.quick_cases("types", "ddl", "edges", "oldcoll")
 @pytest.mark.parametrize("name", ["types", "ddl", "orphans", "shop"])
 def test_batches_decode_as_single_rows_do_and_without_fallback(name: str) -> None:
     stats, seen = DecodeStats(), 0

@@ -69,6 +69,7 @@ def as_it_was(folder: Path, server: MariaDBServer, checkpoint: str) -> None:
     owned.write_text(re.sub(r"127\.0\.0\.1:\d+", f"127.0.0.1:{server.port}", owned.read_text()))
 
 
+@pytest.mark.quick_cases(every=3)
 @pytest.mark.parametrize("mode", ["atomic", "parallel"])
 @pytest.mark.parametrize("checkpoint", ["checkpoint", "in_flight"])
 def test_applying_goes_on_from_the_relay_log_and_the_checkpoint_of_release_1(

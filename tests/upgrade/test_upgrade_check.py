@@ -270,6 +270,7 @@ def test_every_key_that_is_gone_is_named_with_the_nearest(folder: Path) -> None:
     assert re.search(r"^FAIL +settings .* no \[verifi\]\n +-> write verify", done.stdout, re.M)
 
 
+@pytest.mark.slow
 def test_what_can_not_be_reached_is_a_result(folder: Path) -> None:
     done = checked("--config", settings_file(folder))
     assert done.returncode == 1
@@ -310,6 +311,7 @@ def test_a_running_pump_says_its_version_and_a_newer_format_of_its_data_is_a_fai
     assert list(check_pumps(settings, [replace(gone, state="paused")], 2)) == []
 
 
+@pytest.mark.slow
 def test_the_environment_of_airflow_s_tasks_is_asked_for_its_protocol(tmp_path: Path) -> None:
     assert check_airflow(Airflow()).state == OK
     assert check_airflow(Airflow(python=sys.executable)).state == OK

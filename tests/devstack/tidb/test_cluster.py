@@ -247,6 +247,7 @@ def test_a_lease_is_kept_alive_through_the_proxy(idle):
         assert list(answers) == []
 
 
+@pytest.mark.slow
 def test_schema_history_grows_with_the_replay(etcd_url):
     recording = Recording(DDL)
     label = recording.label("d_many")
@@ -389,6 +390,7 @@ def test_control_refuses_what_makes_no_sense_and_says_why(idle):
     assert idle.get("/status")["state"] == "idle"
 
 
+@pytest.mark.slow
 def test_a_second_replay_in_one_cluster_is_refused(etcd_url):
     recording = Recording(RECORDINGS / "orphans")
     with (
@@ -429,6 +431,7 @@ def test_a_damaged_recording_ends_the_process_with_the_reason(tmp_path, etcd_url
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 def test_a_cluster_without_recording_starts_at_the_wall_clock(etcd_url):
     with cluster(etcd_url) as started, PDClient(started.url, timeout_s=60) as pd:
         assert abs((pd.tso() >> 18) - time.time() * 1000) < 60_000

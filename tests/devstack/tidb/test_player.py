@@ -109,6 +109,7 @@ def check_timestamps(taken, journal, transactions):
         assert ts < min(late, default=1 << 63)
 
 
+@pytest.mark.slow
 def test_a_cut_at_a_label_sends_whole_transactions_up_to_it_and_time_goes_on_past_it(etcd_url):
     recording = Recording(RECORDINGS / "shop")
     label = recording.label("a_loaded")
@@ -134,6 +135,7 @@ def test_a_cut_at_a_label_sends_whole_transactions_up_to_it_and_time_goes_on_pas
     assert all(abs(entry[1] / 1000 - time.time()) < 60 for entry in page + rest)
 
 
+@pytest.mark.slow
 def test_transactions_that_lost_their_end_are_decided_in_tikv_and_nowhere_else(etcd_url):
     recording = Recording(RECORDINGS / "orphans")
     journal = Journal()

@@ -145,6 +145,7 @@ def test_rows_that_dont_come_in_time_are_not_waited_for_and_come_too_late(scene:
     assert scene.right()
 
 
+@pytest.mark.slow
 def test_rows_of_a_chunk_that_are_late_again_and_again_are_waited_for_longer(scene: Scene) -> None:
     scene.wait(100)
     for at_ts in scene.stamps[10:17]:

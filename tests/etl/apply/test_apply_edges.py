@@ -17,6 +17,7 @@ from tests.etl.snapshots import differences
 SNAPSHOTS = json.loads((RECORDINGS / "edges" / "snapshots.json").read_text())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", [pytest.param("atomic", marks=pytest.mark.slow), "parallel"])
 def test_the_downstream_is_the_upstream_on_every_edge(
     mariadb: MariaDBServer, tmp_path: Path, mode: str

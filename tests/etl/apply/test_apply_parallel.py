@@ -46,6 +46,7 @@ def settings_for(
     )
 
 
+@pytest.mark.quick_cases("ddl")
 @pytest.mark.parametrize(
     ("name", "label", "transactions"),
     [
@@ -87,6 +88,7 @@ def steps(url: str, relay: RelayLog) -> list[Step]:
     return list(prepare_steps(url, BatchPayload.from_windows([first]), PrepareOptions("groups", 3)))
 
 
+@pytest.mark.quick_cases(every=3)
 @pytest.mark.parametrize("then", ["parallel", "atomic"])
 @pytest.mark.parametrize("flushed", [False, True])
 def test_a_flight_that_was_broken_off_is_finished_by_either_mode(

@@ -168,7 +168,7 @@ def test_a_process_killed_at_random_points_loses_and_repeats_nothing(
         )
         return done.returncode
 
-    for _ in range(5):
+    for _ in range(examples(5)):
         # A transaction of mode atomic is two of them, setting up a session some thirty.
         assert (
             ends(rng.randint(*((35, 50) if mode == "atomic" else (40, 160))) * rng.choice([1, -1]))
@@ -225,6 +225,7 @@ def test_a_downstream_killed_in_the_middle_is_waited_for(
         assert rows_of(connection, name) == history.expected(name), name
 
 
+@pytest.mark.quick_cases("plain-DELETE", "heap")
 @MODES
 @pytest.mark.parametrize(
     ("table", "tamper", "text"),

@@ -47,6 +47,7 @@ def replay(
     return run_apply(settings, until_ts=last.hi, run_seconds=120, prepare=local_preparer(settings))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("label", "transactions", "max_rows"),
     [pytest.param("b_mid", 97, 500, marks=pytest.mark.slow), ("e_end", 1000, 20_000)],
@@ -80,6 +81,7 @@ def test_every_type_and_key_shape(mariadb: MariaDBServer, tmp_path: Path) -> Non
     assert told == (not mariadb.dialect.generated_primary_keys)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", [pytest.param("atomic", marks=pytest.mark.slow), "parallel"])
 def test_keys_and_partitions_dropped_while_four_sessions_need_them_gone(
     mariadb: MariaDBServer, tmp_path: Path, mode: str
@@ -98,6 +100,7 @@ def test_keys_and_partitions_dropped_while_four_sessions_need_them_gone(
     ] == []
 
 
+@pytest.mark.quick_cases("parallel-b_end")
 @pytest.mark.parametrize("label", ["a_keys", "b_end"])
 @pytest.mark.parametrize("mode", ["atomic", "parallel"])
 def test_a_cluster_without_new_collations_tells_case_and_trailing_blanks_apart(

@@ -124,6 +124,7 @@ def test_preparing_archived_windows_is_preparing_the_landed_ones_through_partiti
         assert steps(archive.log, after, until, shape) == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "transactions"), [("ddl", 5)])
 def test_preparing_archived_windows_is_preparing_the_landed_ones_of_a_real_cluster(
     tmp_path: Path, name: str, transactions: int

@@ -65,6 +65,7 @@ def test_utf8_in_an_ascii_column_arrives(
     assert stored(story) == bytes_in(rows)
 
 
+@pytest.mark.quick_cases(every=3)
 @pytest.mark.parametrize("count", [1, 30], ids=["few rows", "many rows"])
 @pytest.mark.parametrize("spec", SPECS)
 @pytest.mark.parametrize("primary", ["id", ""], ids=["with a key", "without a key"])

@@ -7,6 +7,8 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from sluice.bench.far_proxy import FarProxy
 from sluice.etl.apply import BatchReport, run_apply
 from sluice.etl.apply._adaptive_limits import MORE_BYTES, MORE_ROWS, AdaptiveLimits
@@ -60,6 +62,7 @@ def test_batches_stay_as_the_settings_say_without_a_backlog_near_by_and_in_one_t
         assert (size.max_rows, size.max_bytes) == (1_000, 1_000_000)
 
 
+@pytest.mark.slow
 def test_a_backlog_goes_far_away_in_less_than_half_the_round_trips(
     mariadb: MariaDBServer, tmp_path: Path
 ) -> None:

@@ -94,6 +94,7 @@ def several(story: Story) -> int:
     return story._ts
 
 
+@pytest.mark.quick_cases("parallel")
 @pytest.mark.parametrize("mode", ["parallel", "atomic"])
 def test_a_transaction_that_is_skipped_after_its_flight_broke_off_is_taken_back_whole(
     story: Story, mode: str
@@ -115,6 +116,7 @@ def test_a_transaction_that_is_skipped_after_its_flight_broke_off_is_taken_back_
     assert checkpoint_of(story) == Checkpoint(story._ts, checkpoint_of(story).schema_version)
 
 
+@pytest.mark.quick_cases("parallel")
 @pytest.mark.parametrize("mode", ["parallel", "atomic"])
 def test_several_transactions_of_one_row_are_taken_back_in_the_right_order(
     story: Story, mode: str
@@ -137,6 +139,7 @@ def test_several_transactions_of_one_row_are_taken_back_in_the_right_order(
     assert story.rows("item") == [(i, f"n{i}", 0) for i in range(10)]
 
 
+@pytest.mark.quick_cases("parallel")
 @pytest.mark.parametrize("mode", ["parallel", "atomic"])
 def test_what_was_left_out_before_the_flight_began_is_not_touched_when_it_is_flown_again(
     story: Story, mode: str
@@ -157,6 +160,7 @@ def test_what_was_left_out_before_the_flight_began_is_not_touched_when_it_is_flo
     )
 
 
+@pytest.mark.quick_cases("parallel")
 @pytest.mark.parametrize("mode", ["parallel", "atomic"])
 def test_a_flight_of_which_less_is_landed_now_is_written_again_when_all_of_it_is(
     story: Story, mode: str
@@ -192,6 +196,7 @@ def test_a_flight_of_which_less_is_landed_now_is_written_again_when_all_of_it_is
     assert checkpoint_of(story).consistent
 
 
+@pytest.mark.quick_cases("parallel")
 @pytest.mark.parametrize("mode", ["parallel", "atomic"])
 def test_rows_that_came_and_went_in_a_flight_leave_nothing_whoever_finishes_it(
     story: Story, mode: str, monkeypatch: pytest.MonkeyPatch
@@ -217,6 +222,7 @@ def test_rows_that_came_and_went_in_a_flight_leave_nothing_whoever_finishes_it(
     )
 
 
+@pytest.mark.quick_cases("parallel")
 @pytest.mark.parametrize("mode", ["parallel", "atomic"])
 def test_a_skip_that_is_taken_back_after_the_flight_broke_off_counts_no_more(
     story: Story, mode: str

@@ -87,6 +87,7 @@ def test_a_row_in_the_way_is_refused_again_by_every_later_attempt_and_none_is_lo
     assert found.token == accepted(refused(story, "atomic")) and "d.item" in found.text
 
 
+@pytest.mark.quick_cases("parallel")
 @pytest.mark.parametrize("mode", ["parallel", "atomic"])
 def test_an_order_to_go_on_still_lets_no_other_row_be_replaced(story: Story, mode: str) -> None:
     """What an order lets through is written by key.
@@ -128,6 +129,7 @@ def test_a_transaction_that_is_skipped_after_a_refusal_lets_the_others_through(
     assert story.rows("item") == [(1, "a")]
 
 
+@pytest.mark.slow
 def test_commands_show_what_is_blocked_with_the_id_that_accepts_it(
     story: Story, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -130,6 +130,7 @@ def play(story: Story, made: Table, history: list[list[tuple[int, int, Row]]]) -
     return list(there.values())
 
 
+@pytest.mark.quick_cases(every=4)
 @pytest.mark.parametrize("made", [CLUSTERED, TEXT_KEY, HEAP, KEYLESS], ids=lambda t: str(t.id))
 @pytest.mark.parametrize("mode", [pytest.param("atomic", marks=pytest.mark.slow), "parallel"])
 def test_the_downstream_has_the_rows_that_the_rule_selects(

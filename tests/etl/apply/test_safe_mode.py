@@ -237,6 +237,7 @@ def test_how_far_safe_mode_goes_is_asked_of_pd_and_kept_until_it_is_passed(
         assert rows_of(connection, name) == torn.history.expected(name), name
 
 
+@pytest.mark.quick_cases(every=2)
 @pytest.mark.parametrize("partitioned", [False, True])
 def test_rows_of_a_table_without_a_key_are_written_when_none_of_them_is_there_and_refused_otherwise(
     mariadb: MariaDBServer, tmp_path: Path, partitioned: bool

@@ -45,6 +45,7 @@ def sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     }
 
 
+@pytest.mark.quick_cases("environment", "file")  # Airflow, for a connection, takes 6 s to import
 @pytest.mark.parametrize("source", ["environment", "file", "connection"])
 def test_the_password_of_each_source_opens_the_downstream_and_no_repr_shows_it(
     mariadb: MariaDBServer, tmp_path: Path, sources: dict[str, str], source: str
@@ -110,6 +111,7 @@ finally:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("port", [pytest.param("refused", marks=pytest.mark.slow), "denied"])
 def test_applying_at_debug_level_with_a_downstream_that_fails_prints_the_password_nowhere(
     mariadb: MariaDBServer, tmp_path: Path, sources: dict[str, str], port: str

@@ -61,6 +61,7 @@ def test_rows_of_each_of_them_arrive_once(story: SharedStory, mode: str) -> None
     assert story.rows("keyless") == [(1, 1), (1, 1)]
 
 
+@pytest.mark.quick_cases(every=3)
 @pytest.mark.parametrize("mode", ["atomic", "parallel"])
 @pytest.mark.parametrize(
     "breaks_off", ["", "before the marker", "behind the marker", "behind the statement"]
@@ -81,6 +82,7 @@ def test_rows_at_the_timestamp_of_ddl_come_before_it_and_once_whatever_becomes_o
     assert story.rows("keyless") == [(1, 1)]
 
 
+@pytest.mark.quick_cases(every=3)
 @pytest.mark.parametrize("mode", ["atomic", "parallel"])
 @pytest.mark.parametrize(
     "breaks_off", ["", "before the marker", "behind the marker", "behind the statement"]

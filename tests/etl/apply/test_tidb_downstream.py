@@ -108,6 +108,7 @@ def test_a_session_is_set_up_as_writing_to_a_tidb_needs_it(
     assert tidb.seen.refused == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", [pytest.param("atomic", marks=pytest.mark.slow), "parallel"])
 def test_bank_and_shop_arrive_without_load_data(
     tidb: TiDBStandIn, tmp_path: Path, mode: str
@@ -211,6 +212,7 @@ def test_a_ddl_that_goes_on_after_its_session_is_waited_for(
     fingerprint(tidb_session, ddl, swaps=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", [pytest.param("atomic", marks=pytest.mark.slow), "parallel"])
 def test_a_mysql_that_takes_no_load_data_gets_the_same_rows(
     mariadb: MariaDBServer, tmp_path: Path, mode: str

@@ -240,6 +240,7 @@ def test_tables_that_routes_merge_arrive_in_one(mariadb: MariaDBServer, tmp_path
     assert ask(mariadb, "SELECT id, v FROM `all`.items ORDER BY id") == [(1, 1), (2, 2), (3, 3)]
 
 
+@pytest.mark.slow
 def test_a_copy_that_is_broken_off_ends_while_rows_are_still_waited_for(
     mariadb: MariaDBServer, tmp_path: Path
 ) -> None:

@@ -47,6 +47,7 @@ def rows(port: int) -> dict[str, list[tuple[Any, ...]]]:
         return found
 
 
+@pytest.mark.slow
 def test_a_replica_begins_beside_a_tidb_without_binlogs_while_it_writes_and_the_pump_dies(
     site: Site, mariadb: MariaDBServer
 ) -> None:

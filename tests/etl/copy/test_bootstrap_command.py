@@ -93,6 +93,7 @@ def databases(server: MariaDBServer) -> set[str]:
         }
 
 
+@pytest.mark.slow
 def test_an_empty_database_becomes_a_replica_that_keeps_up(
     sluice: Sluice, config: Path, pd_url: str, mariadb: MariaDBServer
 ) -> None:
@@ -123,6 +124,7 @@ def test_an_empty_database_becomes_a_replica_that_keeps_up(
     assert differences(RECORDING, "z_end", mariadb) == []
 
 
+@pytest.mark.slow
 def test_what_hinders_a_bootstrap_is_all_said_before_anything_is_written(
     sluice: Sluice, mariadb: MariaDBServer
 ) -> None:

@@ -43,6 +43,7 @@ def forks() -> Iterator[Forks]:
         yield opened
 
 
+@pytest.mark.slow
 def test_a_dump_of_every_type_arrives_in_a_tidb(
     mariadb: MariaDBServer, tidb: TiDBStandIn, tmp_path: Path
 ) -> None:

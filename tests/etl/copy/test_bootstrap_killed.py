@@ -53,6 +53,7 @@ def check_bank(server: MariaDBServer, folder: Path, dump: Path) -> None:
     assert '"consistent":true,"commitTS":470629592140349448' in text
 
 
+@pytest.mark.slow
 def test_killed_anywhere_it_goes_on(mariadb: MariaDBServer, tmp_path: Path, forks: Forks) -> None:
     dump = small_dump(tmp_path / "dump")
     steps = forks.through(mariadb.port, tmp_path / "whole", dump, what="bank")
@@ -113,6 +114,7 @@ def test_killed_again_and_again_while_it_goes_on(
             small_story.check(mariadb, tidied="steps" in told)
 
 
+@pytest.mark.quick_cases("COMMIT")
 @pytest.mark.parametrize("kind", [pytest.param("dump", marks=pytest.mark.slow), "tidb"])
 @pytest.mark.parametrize(
     "before",

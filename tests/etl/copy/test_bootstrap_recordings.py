@@ -20,6 +20,7 @@ def wanted(lines: list[str], dump: str) -> list[str]:
     return [line for line in lines if dump != "dump-csv-plain" or line.startswith("bank.")]
 
 
+@pytest.mark.quick_cases("dump-csv-plain")
 @pytest.mark.parametrize("mode", [pytest.param("atomic", marks=pytest.mark.slow), "parallel"])
 @pytest.mark.parametrize("dump", DUMPS)
 def test_a_dump_is_the_snapshot_at_its_position_and_replication_goes_on_from_there(

@@ -63,6 +63,7 @@ def test_tables_are_the_same_whether_indexes_come_before_or_after_the_rows(
     assert differences(RECORDING, DUMPS["dump-csv"], mariadb) == []
 
 
+@pytest.mark.slow
 def test_indexes_that_an_interruption_left_out_are_made_by_the_next_process(
     mariadb: MariaDBServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -114,6 +114,7 @@ WAYS = [
 ]
 
 
+@pytest.mark.quick_cases(every=3)
 @pytest.mark.parametrize("way", WAYS, ids=str)
 @settings(max_examples=examples(25), deadline=None)
 @given(data=st.data())

@@ -385,6 +385,7 @@ def large() -> Made:
     return Made(made, kinds, rows)
 
 
+@pytest.mark.quick_cases("wide")
 @pytest.mark.parametrize("made", [wide(), large()], ids=["wide", "large"])
 def test_wide_rows_and_large_values_arrive_from_both_sources(
     mariadb: MariaDBServer, tmp_path: Path, made: Made

@@ -186,6 +186,7 @@ def test_a_dump_whose_file_was_cut_where_a_row_ends_is_no_replica(
         DumplingFolder.open(str(dump))
 
 
+@pytest.mark.slow
 def test_a_copy_that_could_not_be_compared_says_so(mariadb: MariaDBServer, tmp_path: Path) -> None:
     summary = _copied(RECORDING / "dump-sql", settings_of(mariadb, tmp_path))
     (said,) = [one for one in summary.warnings if "compared" in one]

@@ -152,6 +152,7 @@ def test_after_a_failover_to_a_server_that_is_behind_the_checkpoint_there_decide
     replicated.check()
 
 
+@pytest.mark.quick_cases("parallel")
 @MODES
 def test_a_proxy_that_breaks_connections_at_any_moment_loses_and_doubles_nothing(
     mariadb: MariaDBServer, tmp_path: Path, mode: str

@@ -289,6 +289,7 @@ def check(session: MySQLSession, table: Table, arrays: list[pa.Array], chosen: l
     session.rollback()
 
 
+@pytest.mark.quick_cases(every=3)
 @pytest.mark.parametrize("indexed", [True, False], ids=["through the index", "in a full scan"])
 @pytest.mark.parametrize("kind", KEYS)
 def test_exactly_the_rows_with_these_keys_go(
@@ -308,6 +309,7 @@ def test_exactly_the_rows_with_these_keys_go(
         )
 
 
+@pytest.mark.quick_cases(every=3)
 @pytest.mark.parametrize("kind", KEYS)
 def test_values_are_read_back_as_the_upstream_has_them(session: MySQLSession, kind: str) -> None:
     table, (wanted,) = filled(session, (kind,), [(value,) for value in KEYS[kind][3]], "")
@@ -316,6 +318,7 @@ def test_values_are_read_back_as_the_upstream_has_them(session: MySQLSession, ki
     assert found.to_pylist() == wanted.to_pylist()
 
 
+@pytest.mark.quick_cases(every=3)
 @pytest.mark.parametrize("indexed", [True, False], ids=["through the index", "in a full scan"])
 @pytest.mark.parametrize("seed", range(6))
 def test_keys_of_several_columns_find_exactly_their_rows(
@@ -329,6 +332,7 @@ def test_keys_of_several_columns_find_exactly_their_rows(
     check(session, table, arrays, chance.sample(range(len(rows)), len(rows) // 2))
 
 
+@pytest.mark.quick_cases(every=3)
 @pytest.mark.parametrize("kind", KEYS)
 def test_rows_without_a_key_are_found_by_all_their_values(session: MySQLSession, kind: str) -> None:
     rows = [(value,) for value in KEYS[kind][3]]

@@ -319,6 +319,7 @@ def test_a_spark_server_killed_in_the_middle_is_waited_for(settings, expected, s
     check(settings, expected)
 
 
+@pytest.mark.slow
 def test_a_paused_log_gets_no_windows_until_it_is_resumed(settings):
     relay = RelayLog.open(settings.relay.url)
     relay.change_control(lambda _: Control(land_paused=True))
@@ -377,6 +378,7 @@ def test_who_is_killed_before_the_first_window_has_its_own_name_has_begun_all_th
     assert windows[0] == first
 
 
+@pytest.mark.slow
 def test_starting_now_is_made_durable_at_once(settings):
     now = dataclasses.replace(
         settings, upstream=dataclasses.replace(settings.upstream, initial_commit_ts=-1)
@@ -570,6 +572,7 @@ def test_rows_of_an_unknown_table_stop_landing_and_are_named(settings):
     assert not [window for window in windows if window.skipped]
 
 
+@pytest.mark.slow
 def test_a_payload_that_is_no_binlog_stops_landing_and_is_named(settings):
     garbled = pb.binlog.Binlog(tp=0, commit_ts=0, prewrite_value=b"\x12\x05ab")
 

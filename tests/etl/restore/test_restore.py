@@ -251,6 +251,7 @@ def test_where_the_pipeline_writes_nothing_is_restored_to(
     assert any("replicates to the databases bank_eu of this server" in one for one in problems)
 
 
+@pytest.mark.slow
 def test_another_server_gets_the_names_of_the_upstream_whatever_the_pipeline_writes_to(
     mariadb: MariaDBServer, shop: str, tmp_path: Path
 ) -> None:
@@ -285,6 +286,7 @@ def test_what_there_was_not_is_named(mariadb: MariaDBServer, shop: str) -> None:
         plan_restore(settings, RestoreRequest(MID, into="restored"))
 
 
+@pytest.mark.quick_cases("1")
 @pytest.mark.parametrize("at", [1, 3])
 def test_a_paused_restore_goes_on_where_it_was(
     mariadb: MariaDBServer, shop: str, small_batches: None, at: int
@@ -301,6 +303,7 @@ def test_a_paused_restore_goes_on_where_it_was(
     assert databases(mariadb) == {"bank_restored"}
 
 
+@pytest.mark.slow
 def test_a_cancelled_restore_leaves_nothing_and_puts_back_what_it_was_to_replace(
     mariadb: MariaDBServer, shop: str, small_batches: None
 ) -> None:
@@ -336,6 +339,7 @@ class Meddling(Here):
         return super().past()
 
 
+@pytest.mark.quick_cases("UPDATE")
 @pytest.mark.parametrize(
     "statement",
     [

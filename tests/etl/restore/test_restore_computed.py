@@ -119,6 +119,7 @@ def without_computed(monkeypatch: pytest.MonkeyPatch, settings: Settings, ts: in
         return snapshot_at(settings, ts).id
 
 
+@pytest.mark.slow
 def test_of_a_snapshot_without_them_the_way_is_another_one_and_the_promise_is_that_of_the_restore(
     story: tuple[Settings, int],
     mariadb: MariaDBServer,

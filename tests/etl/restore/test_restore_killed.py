@@ -87,6 +87,7 @@ def go_on(server: MariaDBServer, url: str) -> None:
         restore(settings_of(server, url), request(url))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "point", [0.5, *(pytest.param(point, marks=pytest.mark.slow) for point in (0.1, 0.9))]
 )
@@ -100,6 +101,7 @@ def test_another_process_goes_on_where_one_was_killed(
     check(mariadb, url)
 
 
+@pytest.mark.quick_cases("LOAD DATA")
 @pytest.mark.parametrize("place", ["LOAD DATA", "DROP DATABASE"])
 def test_one_that_stood_still_wakes_up_and_changes_nothing_any_more(
     mariadb: MariaDBServer, original: Path, tmp_path: Path, forks: Forks, place: str

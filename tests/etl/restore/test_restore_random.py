@@ -81,6 +81,7 @@ def test_from_an_object_store_it_is_restored_the_same_with_a_snapshot_and_as_fil
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_an_invented_history_is_restored_to_any_moment_whole_and_in_part_with_a_snapshot_or_without(
     mariadb: MariaDBServer, tmp_path: Path, seed: int

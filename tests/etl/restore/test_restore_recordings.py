@@ -17,6 +17,7 @@ from tests.etl.restore.restoring import INTO, archive_of, restore, settings_of
 from tests.etl.snapshots import differences
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "recording",
     ["types", *(pytest.param(name, marks=pytest.mark.slow) for name in ("ddl", "shop", "edges"))],

@@ -55,6 +55,7 @@ def test_a_snapshot_and_what_was_committed_after_it_is_the_snapshot(
     assert differences(RECORDING, "z_end", mariadb, INTO) == []
 
 
+@pytest.mark.slow
 def test_the_moment_of_a_snapshot_is_the_snapshot(mariadb: MariaDBServer, relay_url: str) -> None:
     settings = settings_of(mariadb, relay_url)
     position = DumplingFolder.open(str(RECORDING / "dump-sql")).position
@@ -116,6 +117,7 @@ def renamed(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ArchiveSnaps
     return url, snapshot_at(Settings(Upstream("unused"), Relay(url), Downstream("unused")), ts)
 
 
+@pytest.mark.slow
 def test_of_a_table_that_is_gone_by_the_moment_nothing_is_loaded_and_its_ddl_alone_applied(
     mariadb: MariaDBServer, renamed: tuple[str, ArchiveSnapshot]
 ) -> None:

@@ -84,6 +84,7 @@ def test_a_worker_that_finds_its_job_loads_nothing_that_only_the_client_needs(
     ] == []
 
 
+@pytest.mark.slow
 def test_every_job_of_the_workers_is_looked_at() -> None:
     found = {
         f"sluice.{'.'.join(path.relative_to(ROOT).with_suffix('').parts)}:{node.name}"

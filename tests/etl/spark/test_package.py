@@ -35,6 +35,7 @@ print(shipping.fingerprint())
 """
 
 
+@pytest.mark.slow
 def test_the_archive_is_all_that_workers_import_of_sluice_and_knows_its_version(
     tmp_path: Path,
 ) -> None:

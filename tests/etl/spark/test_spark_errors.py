@@ -36,6 +36,7 @@ def worker():
     return meets
 
 
+@pytest.mark.quick_cases(every=3)
 @pytest.mark.parametrize(
     ("what", "transient", "said", "hint"),
     [

@@ -61,6 +61,7 @@ def test_the_job_of_a_killed_predecessor_is_interrupted(spark_remote, tmp_path):
     close(spark)
 
 
+@pytest.mark.slow
 def test_interrupting_all_ends_what_this_process_has_spark_do(spark_remote, tmp_path):
     running, ended = str(tmp_path / "running"), []
 
@@ -129,6 +130,7 @@ def test_a_job_that_gives_nothing_more_is_given_up_with_a_word_on_executors(spar
     close(spark)
 
 
+@pytest.mark.slow
 def test_a_job_that_is_given_up_ends_no_other_of_its_session(spark_remote, tmp_path):
     mark = str(tmp_path / "ended")
 

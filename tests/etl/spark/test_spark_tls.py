@@ -45,6 +45,7 @@ def tls_before(port: int, context: ssl.SSLContext) -> Iterator[int]:
         loop.close()
 
 
+@pytest.mark.slow
 def test_a_server_is_asked_over_tls_with_client_certificate_and_token(
     spark_remote: str, tmp_path: Path
 ) -> None:

@@ -246,6 +246,7 @@ def test_a_process_follows_one_of_its_name_at_once_but_only_as_its_first_act(tmp
     assert b"name" not in to_bytes(unnamed.entry())
 
 
+@pytest.mark.slow
 def test_a_service_that_is_told_to_end_hands_over_at_once(tmp_path, mariadb, services, monkeypatch):
     story, config = Story(mariadb, tmp_path), settings(tmp_path, mariadb.port)
     RelayLog.open(story.url).change_control(lambda _: Control(land_paused=True, apply_paused=False))

@@ -53,6 +53,7 @@ def replica(
         yield made
 
 
+@pytest.mark.slow
 def test_a_replica_of_every_type_is_equal_by_checksums_alone(replica: Replica) -> None:
     found = replica.compare()
     assert {name: one.found.apart for name, one in found.items() if one.found.apart} == {}
@@ -139,6 +140,7 @@ def test_what_differs_in_a_large_table_is_found_by_cutting_it(
         )
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("cut_small")
 @pytest.mark.parametrize(
     "most_apart", [pytest.param(comparing.MAX_DIFFERING_ROWS, marks=pytest.mark.slow), 20]
@@ -185,6 +187,7 @@ def test_tables_and_columns_that_only_the_downstream_has_are_reported(
         assert "only the downstream has the column noted" in table_.table.notes
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("cut_small")
 def test_of_a_table_that_differs_everywhere_some_rows_are_looked_at_and_the_others_counted(
     mariadb: MariaDBServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

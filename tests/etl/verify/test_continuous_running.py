@@ -181,6 +181,7 @@ def test_what_is_known_of_a_table_that_the_upstream_has_no_longer_is_forgotten(
     assert NAME in notes.last() and gone.name not in notes.last()
 
 
+@pytest.mark.slow
 def test_a_table_that_a_job_is_bringing_rows_of_is_left_alone(running: Pipeline) -> None:
     relay = RelayLog.open(running.settings.relay.url)
     with watching(running) as watcher, UpstreamCatalog.connect(running.settings) as upstream:
@@ -244,6 +245,7 @@ def test_a_repair_brings_the_rows_that_differ_and_no_others_and_they_are_the_sam
         create_repair(running.settings, after, "test")
 
 
+@pytest.mark.slow
 def test_a_repair_without_a_tidb_names_the_other_roads(running: Pipeline) -> None:
     running.caught_up()
     running.downstream(f"DELETE FROM {NAME} WHERE id = 700")

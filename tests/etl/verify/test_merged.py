@@ -110,6 +110,7 @@ class Known:
         return self.replica.known
 
 
+@pytest.mark.slow
 def test_rows_of_merged_tables_are_compared_all_the_time_whichever_of_them_was_changed(
     mariadb: MariaDBServer, tmp_path: Path
 ) -> None:
@@ -141,6 +142,7 @@ def test_rows_of_merged_tables_are_compared_all_the_time_whichever_of_them_was_c
             )
 
 
+@pytest.mark.slow
 def test_merged_tables_with_other_columns_are_not_compared_and_named(
     mariadb: MariaDBServer, tmp_path: Path
 ) -> None:

@@ -73,6 +73,7 @@ def test_a_verification_finds_the_rows_and_its_repair_makes_them_what_the_rule_l
     assert verified(running).equal
 
 
+@pytest.mark.slow
 def test_rows_come_from_the_relay_log_as_the_rule_leaves_them(running: Pipeline) -> None:
     damage(running)
     relay = running.settings.open_relay()

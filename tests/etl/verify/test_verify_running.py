@@ -114,6 +114,7 @@ def test_an_expectation_of_being_equal_to_the_upstream_finds_the_row_that_is_not
         compared_with_upstream(running.settings, "nothing.like_this", "auto")
 
 
+@pytest.mark.slow
 def test_a_paused_verification_goes_on_with_the_tables_that_are_left(
     running: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -142,6 +143,7 @@ def test_a_paused_verification_goes_on_with_the_tables_that_are_left(
     assert run_verify(running.settings, given_up.id, Runner("test")).state == CANCELLED
 
 
+@pytest.mark.slow
 def test_the_dag_compares_when_it_is_due_and_fails_for_rows_that_differ(running: Pipeline) -> None:
     running.caught_up()
     form = {"tables": [], "how": "auto"}

@@ -407,6 +407,7 @@ def test_a_slow_reader_of_a_bridged_stream_is_waited_for(site, client):
     assert seen == written
 
 
+@pytest.mark.slow
 def test_many_readers_at_once_each_see_everything(site, client):
     # until this address may start so many at once again
     time.sleep(MAX_READERS_PER_HOST / STARTS_PER_S_PER_HOST)

@@ -210,6 +210,7 @@ def _being_sent():
     return {id(each) for each in gc.get_objects() if type(each) in (_WindowRead, asyncio.Timeout)}
 
 
+@pytest.mark.slow
 def test_nothing_of_what_was_being_sent_waits_for_pythons_collection_of_garbage(
     served, collects_no_garbage
 ):

@@ -15,6 +15,7 @@ from sluice.tidb.pd import PDClient
 from sluice.tidb.rpc import TLS
 from sluice.tidb.tikv import TiKVClient
 from tests.devstack.tidb.change_world import Schedule, effective
+from tests.examples import examples
 from tests.pump_service.authority import Authority
 from tests.pump_service.capture.looped_world import LoopedWorld
 
@@ -190,7 +191,7 @@ KINDS = (
 
 
 def test_random_schedules_lose_and_double_nothing(captured):
-    for seed in range(6):
+    for seed in range(examples(6)):
         random_schedule(captured, seed)
         captured.catch_up()
 
@@ -204,6 +205,7 @@ def disk(monkeypatch):
     return free
 
 
+@pytest.mark.slow
 def test_random_schedules_lose_nothing_while_memory_is_full_and_the_disk_now_and_then(
     tmp_path, disk
 ):
@@ -262,6 +264,7 @@ def random_schedule(captured, seed, before_each=lambda: None):
     captured.do(play.finish)
 
 
+@pytest.mark.slow
 def test_locks_of_a_dead_tidb_are_ended_and_one_that_lives_is_named(captured, monkeypatch):
     monkeypatch.setattr(lock_watch, "_STANDSTILL_S", 0.3)
     monkeypatch.setattr(lock_watch, "_LOOK_INTERVAL_S", 0.3)

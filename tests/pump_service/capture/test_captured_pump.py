@@ -20,6 +20,7 @@ def etcd(tmp_path):
     made.stop()
 
 
+@pytest.mark.slow
 def test_a_captured_pump_that_is_killed_anywhere_has_every_transaction_once(tmp_path, etcd):
     history = recorded_changes.transactions(NAME)
     middle = len(history) // 2

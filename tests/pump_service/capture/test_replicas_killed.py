@@ -113,6 +113,7 @@ def test_of_two_replicas_that_are_killed_at_any_moment_every_transaction_is_read
     assert 'binlog_pump_capture_replica_differs{pump="one"} 0.0' in metrics
 
 
+@pytest.mark.slow
 def test_a_replica_that_goes_offline_gives_up_its_claim_and_the_last_one_keeps_it(
     stage, registry, played
 ):

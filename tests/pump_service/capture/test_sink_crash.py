@@ -51,6 +51,7 @@ def lives() -> Iterator[subprocess.Popen[str]]:
     process.communicate()
 
 
+@pytest.mark.quick_cases(every=3)
 @pytest.mark.parametrize("place", PLACES)
 def test_a_kill_anywhere_loses_and_doubles_nothing(
     tmp_path: Path, lives: subprocess.Popen[str], expected: Rows, place: str

@@ -107,6 +107,7 @@ def test_a_pump_registers_with_the_originals_json_and_keeps_its_entry_fresh(site
     _until(lambda: site.entry(pump).update_ts > before)
 
 
+@pytest.mark.slow
 def test_sigterm_pauses_the_pump_in_time_and_open_calls_are_answered(site):
     pump = site.pump("one")
     client = Client(pump.address)
@@ -135,6 +136,7 @@ def test_an_idle_pump_writes_fake_binlogs_so_that_readers_go_on(site):
     assert abs(found.commit_ts - site.pd.ts()) >> 18 < 60_000
 
 
+@pytest.mark.slow
 def test_a_new_pump_tells_online_drainers_and_not_the_others(site):
     online, paused = _Drainer(site), _Drainer(site, "drainer-2", "paused", serve=False)
     pump = site.pump("one")
@@ -147,6 +149,7 @@ def test_a_new_pump_tells_online_drainers_and_not_the_others(site):
         drainer.stop()
 
 
+@pytest.mark.slow
 def test_a_pump_that_cannot_tell_a_drainer_doesn_t_start(site):
     _Drainer(site, serve=False)
     pump = site.pump("one", start=False)
@@ -182,6 +185,7 @@ def test_close_waits_for_every_drainer_and_then_leaves_for_good(site):
     drainer.stop()
 
 
+@pytest.mark.slow
 def test_a_signal_while_closing_ends_the_wait(site):
     drainer = _Drainer(site)
     pump = site.pump("one")
@@ -227,6 +231,7 @@ def test_prewrites_are_refused_while_closing_but_commits_are_taken(site):
     drainer.stop()
 
 
+@pytest.mark.slow
 def test_the_pump_registers_again_when_etcd_comes_back_empty(site):
     pump = site.pump("one", "-heartbeat-interval", "0.5")
     site.etcd.stop()
@@ -322,6 +327,7 @@ def test_a_pump_that_leaves_doesn_t_wait_for_a_registry_that_hangs(caplog):
     registry.go_on.set()
 
 
+@pytest.mark.slow
 def test_a_second_pump_under_a_running_pump_s_id_is_refused(site):
     pump = site.pump("one", "-heartbeat-interval", "0.5")
     second = site.pump("two", "-heartbeat-interval", "20", start=False, node_id=pump.node_id)
@@ -344,6 +350,7 @@ def test_a_second_pump_is_refused_also_while_the_first_one_is_closing(site):
     drainer.stop()
 
 
+@pytest.mark.slow
 def test_a_pump_goes_offline_only_when_paused_drainers_are_past_it_too(site):
     waiting = _Drainer(site, "pipeline", "paused", serve=False)
     pump = site.pump("one")
@@ -356,6 +363,7 @@ def test_a_pump_goes_offline_only_when_paused_drainers_are_past_it_too(site):
     assert site.entry(pump).state == "offline"
 
 
+@pytest.mark.slow
 def test_without_drainers_a_pump_goes_offline_at_once(site):
     pump = site.pump("one")
     httpx.put(f"http://{pump.address}/state/{pump.node_id}/close", timeout=60)
@@ -377,6 +385,7 @@ def test_a_pump_that_closes_waits_for_the_commit_of_an_open_prewrite(site):
     assert site.entry(pump).state == "offline"
 
 
+@pytest.mark.slow
 def test_the_log_begins_with_the_version_and_the_settings_and_warns_of_those_without_effect(site):
     pump = site.pump("one", "-log-rotate", "day")
     lines = pump.text().splitlines()
@@ -386,6 +395,7 @@ def test_the_log_begins_with_the_version_and_the_settings_and_warns_of_those_wit
     assert "flag -log-rotate has no effect: " in lines[1]
 
 
+@pytest.mark.slow
 def test_a_killed_pump_may_come_back_at_another_address(site):
     pump = site.pump("one", "-heartbeat-interval", "0.3")
     pump.kill()
@@ -395,6 +405,7 @@ def test_a_killed_pump_may_come_back_at_another_address(site):
     assert site.entry(moved).host == moved.address
 
 
+@pytest.mark.slow
 def test_a_pump_whose_data_is_gone_does_not_answer_for_it(site, tmp_path):
     pump = site.pump("one", "-heartbeat-interval", "0.2")
     Client(pump.address).transaction(site.pd, b"rows")
@@ -434,6 +445,7 @@ def test_a_value_log_that_was_emptied_beside_its_node_id_is_not_served_as_empty_
     assert site.entry(pump).state == "online"
 
 
+@pytest.mark.slow
 def test_a_pump_that_is_killed_before_it_took_anything_starts_again(site):
     pump = site.pump("one", "-heartbeat-interval", "0.2")
     _until(lambda: site.entry(pump).max_commit_ts)
@@ -470,6 +482,7 @@ def test_a_data_directory_of_another_share_is_refused_and_an_empty_one_takes_any
     check_share(tmp_path, Share(), is_empty=False)
 
 
+@pytest.mark.slow
 def test_a_start_that_can_t_succeed_ends_with_code_2_and_one_line(site, tmp_path):
     pump = site.pump("one")
     with socket.socket() as taken:

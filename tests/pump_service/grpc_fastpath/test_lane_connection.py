@@ -236,6 +236,7 @@ def test_a_client_without_window_gets_its_answer_once_it_gives_some(site, raw):
     assert client.answer(1).body == b"\0" * 5
 
 
+@pytest.mark.quick_cases("as it is")
 def test_an_exhausted_connection_window_holds_answers_back_and_loses_none(site, raw):
     client = raw()
     calls = 65535 // 5 + 40
@@ -363,6 +364,7 @@ def _broken(at):
     }
 
 
+@pytest.mark.quick_cases(every=3)
 @pytest.mark.parametrize("lane", [False, True], ids=["before the first call", "on a lane"])
 @pytest.mark.parametrize("case", _broken(1))
 def test_broken_frames_end_their_connection_with_a_goaway_that_says_why(raw, case, lane):

@@ -127,6 +127,7 @@ def test_a_binlog_can_be_looked_at_by_its_timestamp(site, http):
     assert "invalid timestamp" in http.get("/debug/binlog/x").text
 
 
+@pytest.mark.slow
 def test_a_binlog_is_shown_although_tikv_can_t_be_reached(site, http):
     client = Client(site.pumps[0].address)
     client.write(binlog(0, start := site.pd.ts(), key=b"primary"))
@@ -139,6 +140,7 @@ def test_a_binlog_is_shown_although_tikv_can_t_be_reached(site, http):
     assert f"start_ts: {start}" in text
 
 
+@pytest.mark.slow
 def test_a_binlog_is_shown_with_what_tikv_knows_of_its_primary_key(tmp_path):
     etcd = Etcd(tmp_path / "etcd")
     command = [
@@ -285,6 +287,7 @@ def test_a_bad_request_is_answered_and_its_connection_closed(site):
     Client(site.pumps[0].address).transaction(site.pd, b"")
 
 
+@pytest.mark.slow
 def test_pausing_by_http_ends_the_pump_as_paused(site):
     pump = site.pump("paused")
     answer = httpx.put(f"http://{pump.address}/state/{pump.node_id}/pause", timeout=60)

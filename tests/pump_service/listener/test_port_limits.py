@@ -341,6 +341,7 @@ def test_of_a_client_that_floods_no_more_waits_in_the_pump_than_it_reads_at_once
         hostile.close()
 
 
+@pytest.mark.slow
 def test_every_frame_of_a_burst_beyond_the_rate_is_answered_though_nothing_follows_it():
     with served(FastPathLimits(idle_frames=2000)) as (address, _, _context):
         client = RawClient(address)
@@ -357,6 +358,7 @@ def test_every_frame_of_a_burst_beyond_the_rate_is_answered_though_nothing_follo
 # -- uploads
 
 
+@pytest.mark.slow
 def test_tiny_frames_take_no_more_memory_than_their_bytes():
     with served(FastPathLimits(partial=64 << 20, own_frames=10_000_000)) as (address, _, context):
         client = RawClient(address)

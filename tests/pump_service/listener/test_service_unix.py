@@ -25,6 +25,7 @@ def _wait(condition):
         time.sleep(0.05)
 
 
+@pytest.mark.quick_cases("unix")
 @pytest.mark.parametrize("prefix", ["", "unix://"])
 def test_tidb_may_write_and_drainers_read_on_the_unix_socket(site, tmp_path, prefix):
     path = tmp_path / "pump.sock"
@@ -43,6 +44,7 @@ def test_tidb_may_write_and_drainers_read_on_the_unix_socket(site, tmp_path, pre
     assert not path.exists(), "the socket outlived its pump"
 
 
+@pytest.mark.slow
 def test_a_killed_pump_s_socket_is_taken_over_and_a_living_one_s_is_not(site, tmp_path):
     path = tmp_path / "pump.sock"
     first = site.pump("killed", "-socket", str(path))

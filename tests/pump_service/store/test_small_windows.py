@@ -42,6 +42,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
     with_patience.close()
 
 
+@pytest.mark.quick_cases("types", "ddl")
 @pytest.mark.parametrize("name", ["types", "ddl", "shop"])
 def test_small_windows_of_a_recording_are_what_bounds_and_the_bulk_read_say(
     name: str, store: Store

@@ -149,6 +149,7 @@ def _check(data: Path, acknowledged: set[int], read: list[int]) -> None:
         store.close()
 
 
+@pytest.mark.quick_cases(every=3)
 @pytest.mark.parametrize("kill", KILLS, ids=lambda kill: kill.split("=")[0])
 def test_nothing_acknowledged_is_lost_and_nothing_read_twice(
     lives: _Lives, kill: str, tmp_path: Path

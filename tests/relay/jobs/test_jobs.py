@@ -171,6 +171,7 @@ for number in range(6):
 """
 
 
+@pytest.mark.slow
 def test_of_many_processes_that_create_at_once_no_two_get_what_overlaps(tmp_path: Path) -> None:
     for turn in range(3):
         folder = tmp_path / str(turn)

@@ -38,6 +38,7 @@ def recorded_rows(folder, full):
             )
 
 
+@pytest.mark.quick_cases("types", "edges", "ddl")
 def test_every_table_of_every_snapshot_holds_the_recorded_rows(opened):
     for label in opened.recording.labels:
         folder = opened.recording.directory / "snapshots" / label.name

@@ -235,6 +235,7 @@ def load(
     return chunks
 
 
+@pytest.mark.quick_cases(every=3)
 @pytest.mark.parametrize("name", list(CASES))
 def test_values_of_every_kind_arrive_exactly_and_are_found_again_by_value(
     writing: MySQLSession, name: str

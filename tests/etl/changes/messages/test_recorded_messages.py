@@ -42,6 +42,7 @@ def recording(
     return folder, land(folder, url, 2000, through=through)
 
 
+@pytest.mark.quick_cases("-canal-json]", "-avro]")
 @pytest.mark.parametrize("name", READERS)
 def test_a_consumer_rebuilds_what_tidb_showed(name: str, recording: tuple[Path, RelayLog]) -> None:
     folder, relay = recording
@@ -61,6 +62,7 @@ def whole(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     )
 
 
+@pytest.mark.quick_cases("-open-protocol]", "-debezium-avro]")
 @pytest.mark.parametrize("name", READERS)
 def test_every_change_is_a_message_with_its_values(
     name: str, whole: RelayLog, monkeypatch: pytest.MonkeyPatch
@@ -94,6 +96,7 @@ def test_every_change_is_a_message_with_its_values(
     assert count > 100
 
 
+@pytest.mark.quick_cases("-canal-json]")
 @pytest.mark.parametrize("name", ["canal-json", "open-protocol", "avro", "simple"])
 def test_timestamps_are_in_the_zone_of_the_settings(name: str, whole: RelayLog) -> None:
     options, new_reader = READERS[name]

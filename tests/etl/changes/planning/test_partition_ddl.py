@@ -26,6 +26,7 @@ from tests.etl.preparing import local_preparer
 from tests.examples import examples
 
 
+@pytest.mark.quick_cases("parallel-True")
 @pytest.mark.parametrize("keyed", [False, True])
 @pytest.mark.parametrize("mode", [pytest.param("atomic", marks=pytest.mark.slow), "parallel"])
 @settings(

@@ -138,6 +138,7 @@ def test_a_recording_of_which_nothing_is_wanted_moves_the_checkpoint_and_makes_n
     assert databases(mariadb) - before == {"tidb_binlog"}
 
 
+@pytest.mark.quick_cases("c_renamed")
 @pytest.mark.parametrize("label", ["c_renamed", "f_end"])
 def test_every_kind_of_schema_change_arrives_under_the_names_of_routes(
     mariadb: MariaDBServer, tmp_path: Path, label: str

@@ -133,6 +133,7 @@ class _Cut(Exception):
     pass
 
 
+@pytest.mark.quick_cases(every=3)
 @pytest.mark.parametrize("statement", range(4))
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 def test_each_statement_of_a_replacement_runs_once_however_it_is_interrupted(

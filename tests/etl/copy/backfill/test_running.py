@@ -63,6 +63,7 @@ def reading_with_updates(running: Pipeline) -> Callable[[ReadRequest], ReadResul
     return read
 
 
+@pytest.mark.slow
 def test_a_damaged_table_is_whole_again_while_it_changes(running: Pipeline) -> None:
     damage(running)
     job = asked(running, f"{DATABASE}.load_1")
@@ -81,6 +82,7 @@ def test_a_damaged_table_is_whole_again_while_it_changes(running: Pipeline) -> N
     running.compared()
 
 
+@pytest.mark.slow
 def test_all_tables_of_a_job_are_mended_before_applying_is_waited_for(running: Pipeline) -> None:
     """Applying may have stopped at the last of them."""
     names = f"{DATABASE}.load_1", f"{DATABASE}.txn"
@@ -116,6 +118,7 @@ def test_comparing_tells_what_differs_and_writes_nothing(running: Pipeline) -> N
     running.compared()
 
 
+@pytest.mark.slow
 def test_missing_rows_come_and_others_stay_as_they_are(running: Pipeline) -> None:
     name = f"{DATABASE}.txn"
     running.downstream(f"UPDATE {name} SET note = 'kept' WHERE id = 9")
@@ -162,6 +165,7 @@ def asked(running: Pipeline, *tables: str, **more: object) -> Job:
     return create_backfill(running.settings, BackfillRequest(tables, **more), "test")  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_rows_that_are_named_by_conditions_are_copied_and_no_others(running: Pipeline) -> None:
     name = f"{DATABASE}.load_1"
     missing, changed, surplus = 21, 22, -7
@@ -198,6 +202,7 @@ def test_a_job_that_is_killed_goes_on_and_leaves_nothing_behind(
     running.compared()
 
 
+@pytest.mark.slow
 def test_a_lost_connection_is_tried_again(running: Pipeline) -> None:
     failures = [CopyError("lost", transient=True), CopyError("lost again", transient=True)]
 
@@ -211,6 +216,7 @@ def test_a_lost_connection_is_tried_again(running: Pipeline) -> None:
     assert summary.state == "done" and not failures and summary.differing == 0
 
 
+@pytest.mark.slow
 def test_what_can_not_be_read_ends_the_run_and_the_job_goes_on_later(running: Pipeline) -> None:
     def refused(order: ReadRequest) -> ReadResult:
         with TidbSession(TidbAddress.from_settings(running.settings.upstream)) as session:
@@ -224,6 +230,7 @@ def test_what_can_not_be_read_ends_the_run_and_the_job_goes_on_later(running: Pi
     assert run_backfill(running.settings, job.id, Runner("test"), read=running.read).state == "done"
 
 
+@pytest.mark.slow
 def test_orders_stop_a_job_between_two_chunks_and_a_job_in_the_way_is_named(
     running: Pipeline,
 ) -> None:

@@ -255,6 +255,7 @@ CASES = {
 }
 
 
+@pytest.mark.quick_cases(every=3)
 @pytest.mark.parametrize(
     "after", [False, True], ids=["before the statement", "after the statement"]
 )

@@ -207,6 +207,7 @@ def may_turn_off_strict_mode(story: Story) -> bool:
         return True
 
 
+@pytest.mark.quick_cases(every=3)
 @pytest.mark.parametrize(
     ("count", "spec"),
     [(120, "varchar(50)"), (60, "char(60)"), (300, "varchar(20)"), (700, "varchar(100)")],

@@ -25,6 +25,7 @@ def hexed(story: Story, name: str, at: str) -> list[bytes]:
     return sorted(bytes.fromhex(digits) for (digits,) in story.rows(name, f"HEX(`{at}`)"))
 
 
+@pytest.mark.quick_cases(every=4)
 @pytest.mark.parametrize(
     "primary", ["id", "v", ""], ids=["with a key", "in the key", "without a key"]
 )

@@ -450,6 +450,7 @@ CONVERSIONS = [
 ]
 
 
+@pytest.mark.slow
 def test_changes_of_type_leave_what_they_leave_upstream(
     story: Story, mariadb: MariaDBServer
 ) -> None:

@@ -103,6 +103,7 @@ def finds_greatest_float(server: MariaDBServer) -> bool:
         return found == 1
 
 
+@pytest.mark.quick_cases("binlogs")
 @pytest.mark.parametrize("is_captured", [False, True], ids=["binlogs", "captured"])
 def test_values_come_and_go_by_key_and_by_their_whole_row(
     mariadb: MariaDBServer, tmp_path: Path, is_captured: bool

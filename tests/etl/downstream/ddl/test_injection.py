@@ -103,6 +103,7 @@ def read(story: Story, schema: str, name: str, columns: str = "*") -> list[tuple
         return sorted(cursor.fetchall(), key=repr)
 
 
+@pytest.mark.quick_cases("without a key")
 @pytest.mark.parametrize("key", [True, False], ids=["with keys", "without a key"])
 def test_a_whole_history_of_nasty_names_and_values_arrives_as_it_is(
     story: Story, key: bool
@@ -191,6 +192,7 @@ def test_what_the_text_of_a_statement_says_is_never_executed(story: Story) -> No
     assert ("b", VALUE, 2, 5) in read(story, NASTY, made.name)
 
 
+@pytest.mark.quick_cases(every=3)
 @pytest.mark.parametrize("kind", ["missing", "there already", "missing without a key"])
 def test_what_errors_are_found_by_stays_quoted_too(story: Story, kind: str) -> None:
     made = nasty_table(11, NASTY, "t" + NASTY, kind != "missing without a key")

@@ -35,6 +35,7 @@ def test_a_table_with_such_a_name_stops_by_its_job_and_another_statement_goes_in
     assert story.rows("smile") == []
 
 
+@pytest.mark.quick_cases(every=4)
 @pytest.mark.parametrize("what", ["table", "column", "rename", "database"])
 def test_such_a_name_reaches_nothing_that_has_a_question_mark_in_its_place(
     story: Story, what: str

@@ -105,6 +105,7 @@ def test_indexes_that_are_too_long_are_shortened(story: Story, mariadb: MariaDBS
     assert len(story.rows("t")) == 1
 
 
+@pytest.mark.quick_cases(every=3)
 @pytest.mark.parametrize(
     "keys", [{"primary": "v"}, {"primary": "v,w"}, {"unique": ("v",)}], ids=str
 )

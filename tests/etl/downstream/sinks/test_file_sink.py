@@ -272,6 +272,7 @@ _WRITER = textwrap.dedent("""
 """).replace("ON_BATCH", ON_BATCH)
 
 
+@pytest.mark.slow
 def test_kill_9_at_any_time_leaves_no_gap_and_nothing_twice(
     shop: RelayLog, tmp_path: Path, original: list[bytes]
 ) -> None:

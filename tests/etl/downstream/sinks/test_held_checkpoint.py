@@ -18,6 +18,7 @@ from tests.etl.mariadb_fixture import MariaDBServer
 CLUSTER = 7
 
 
+@pytest.mark.quick_cases(every=3)
 @pytest.mark.parametrize("first", [False, True])
 @pytest.mark.parametrize("sink", ["atomic", "parallel", "file"])
 def test_a_commit_that_is_confirmed_is_there_for_who_holds_the_checkpoint_after(

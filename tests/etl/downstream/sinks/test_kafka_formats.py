@@ -162,6 +162,7 @@ def test_a_registry_that_fails_twice_registers_once_and_doubles_no_row(
     assert without[2]
 
 
+@pytest.mark.slow
 def test_the_topic_says_where_to_go_on_even_without_the_savepoint(
     relay: RelayLog, topic: Kafka
 ) -> None:
@@ -190,6 +191,7 @@ def test_a_topic_of_another_format_is_refused_by_name(topic: Kafka) -> None:
     sink.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     [

@@ -66,6 +66,7 @@ def definition(server: MariaDBServer) -> str:
         return str(cursor.fetchall()[0][1])
 
 
+@pytest.mark.quick_cases(every=4)
 @pytest.mark.parametrize("kind", KINDS)
 def test_executed_statements_leave_the_table_that_the_rule_leaves(
     mariadb: MariaDBServer, tmp_path_factory: pytest.TempPathFactory, kind: str

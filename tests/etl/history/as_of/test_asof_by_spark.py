@@ -110,6 +110,7 @@ def _snapshot(settings: Settings, run: PlanExecutor, suffix: str) -> Iterator[st
         snapshots.forget(name)
 
 
+@pytest.mark.slow
 def test_spark_computes_rows_without_changes_where_it_reads_them(
     archived: Settings, by_spark: SparkExecution
 ) -> None:
@@ -121,6 +122,7 @@ def test_spark_computes_rows_without_changes_where_it_reads_them(
     assert open_storage(archived.archive_url).names("results") == []
 
 
+@pytest.mark.slow
 def test_what_hinders_in_a_worker_is_said_by_the_same_error(
     archived: Settings, by_spark: SparkExecution
 ) -> None:

@@ -112,6 +112,7 @@ def _sorted(name: str, rows: Sequence[Row]) -> list[tuple[object, ...]]:
     return sorted((tuple(row[column] for column in columns) for row in rows), key=repr)
 
 
+@pytest.mark.quick_cases(every=3)
 @pytest.mark.parametrize("locks", [False, True])
 @pytest.mark.parametrize("keyed", [False, True])
 @_QUICK

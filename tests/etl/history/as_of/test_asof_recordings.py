@@ -68,6 +68,7 @@ def _moment(log: RelayLog, name: str, label: str) -> int:
     return min(int(labels(RECORDINGS / name)[label]["ts"]), last.hi)
 
 
+@pytest.mark.quick_cases(every=3)
 @pytest.mark.parametrize(("name", "label"), list(_cases()))
 def test_every_table_is_at_every_snapshot_what_it_was_upstream(
     relays: dict[str, RelayLog], name: str, label: str
@@ -129,6 +130,7 @@ def test_a_snapshot_goes_on_to_the_same_rows_as_what_began_with_the_tables(
         assert snapshot_differences(RECORDINGS / name, label, found) == []
 
 
+@pytest.mark.slow
 def test_a_table_that_is_read_beside_others_is_the_same_as_alone(
     relays: dict[str, RelayLog], tmp_path: Path
 ) -> None:
@@ -142,6 +144,7 @@ def test_a_table_that_is_read_beside_others_is_the_same_as_alone(
         assert plain(rows_as_of(log, ts, [name], buckets=1)[name]) == plain(rows)
 
 
+@pytest.mark.slow
 def test_what_is_read_of_an_archive_grows_with_the_tables_that_are_asked_for(
     relays: dict[str, RelayLog], tmp_path: Path
 ) -> None:

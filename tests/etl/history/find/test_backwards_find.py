@@ -76,6 +76,7 @@ def steps(settings: Settings, query: SearchQuery, seconds: float) -> Iterator[ba
         query = replace(query, until=done.through)
 
 
+@pytest.mark.quick_cases("group3")
 @pytest.mark.parametrize("group", [("minute",), ("table",), ("shape",), ("minute", "table")])
 def test_groups_of_all_steps_together_are_those_of_the_search(
     shop: Settings, group: tuple[Any, ...]
@@ -89,6 +90,7 @@ def test_groups_of_all_steps_together_are_those_of_the_search(
     assert sum(one.deletes for one in found) > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "wanted",
     [

@@ -144,6 +144,7 @@ def test_what_is_in_neither_of_them_is_named(shop: str, tmp_path: Path) -> None:
         HistoryLog.open(settings)
 
 
+@pytest.mark.quick_cases("group3")
 @pytest.mark.parametrize(
     "group", [("minute",), ("table",), ("shape",), ("minute", "table", "shape"), ("table", "shape")]
 )
@@ -306,6 +307,7 @@ def test_an_empty_log_says_so(tmp_path: Path) -> None:
         HistoryLog.open(settings_of(tmp_path.as_uri()))
 
 
+@pytest.mark.slow
 def test_the_command_shows_times_in_a_zone_and_json_for_scripts(
     shop: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

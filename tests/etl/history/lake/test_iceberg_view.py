@@ -70,6 +70,7 @@ def changes(rows: pa.Table, through: int = 1 << 62) -> Counter[tuple[Any, ...]]:
     return Counter(row for row in values if row[0] <= through)
 
 
+@pytest.mark.slow
 def test_every_snapshot_has_each_change_once_whether_it_appends_or_follows_a_compaction(
     shop: RelayLog, tmp_path: Path, catalog: Catalog
 ) -> None:
@@ -103,6 +104,7 @@ def files_in(settings: Settings) -> set[str]:
     return {str(path.relative_to(root)) for path in root.glob("lake/bank.cart/**/*.parquet")}
 
 
+@pytest.mark.slow
 def test_a_file_stays_as_long_as_a_snapshot_names_it_and_goes_then(
     shop: RelayLog, tmp_path: Path, catalog: Catalog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -130,6 +132,7 @@ def test_a_file_stays_as_long_as_a_snapshot_names_it_and_goes_then(
     assert set(changes(catalog.load_table(NAME).scan().to_arrow()).values()) == {1}
 
 
+@pytest.mark.slow
 def test_while_the_catalog_is_away_the_archive_goes_on_and_removes_no_file(
     shop: RelayLog, tmp_path: Path, catalog: Catalog, monkeypatch: pytest.MonkeyPatch
 ) -> None:

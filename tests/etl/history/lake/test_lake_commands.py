@@ -27,6 +27,7 @@ def sluice(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int,
     return int(ended.value.code or 0), said.out, said.err
 
 
+@pytest.mark.slow
 def test_files_that_count_hold_each_change_once_and_go_to_a_catalog_again_after_a_compaction(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -55,6 +55,7 @@ CONTRADICTED = (
 """What TiDB says a row was isn't what it said before."""
 
 
+@pytest.mark.quick_cases("types", "ddl")
 @pytest.mark.parametrize(
     ("recording", "labels"),
     [

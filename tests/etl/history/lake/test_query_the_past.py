@@ -114,6 +114,7 @@ def test_duckdb_answers_what_the_page_says(lake: ToldLake, example: int) -> None
     ] == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("example", range(len(PYTHON)))
 def test_python_answers_what_the_page_says(
     lake: ToldLake, spark: SparkSession, example: int
@@ -146,6 +147,7 @@ def test_duckdb_and_python_agree_which_files_count_while_both_are_there(lake: To
             path.unlink()
 
 
+@pytest.mark.slow
 def test_spark_reads_every_type_as_it_is_written(spark: SparkSession, tmp_path: Path) -> None:
     relay = land(RECORDINGS / "types", f"file://{tmp_path}/relay")
     first = relay.first()

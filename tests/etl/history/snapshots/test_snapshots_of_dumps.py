@@ -89,6 +89,7 @@ def test_a_snapshot_of_a_dump_holds_every_table_as_at_its_position(
     assert summary.copied_rows == snapshot.rows > 7_900
 
 
+@pytest.mark.slow
 def test_a_snapshot_loaded_into_an_empty_database_is_the_snapshot(
     settings: Settings, mariadb: MariaDBServer, tmp_path: Path
 ) -> None:
@@ -102,6 +103,7 @@ def test_a_snapshot_loaded_into_an_empty_database_is_the_snapshot(
     assert differences(RECORDING, "dump_sql", mariadb) == []
 
 
+@pytest.mark.slow
 def test_a_bootstrap_begins_at_a_snapshot_as_at_a_dump(
     settings: Settings, mariadb: MariaDBServer
 ) -> None:
@@ -115,6 +117,7 @@ def test_a_bootstrap_begins_at_a_snapshot_as_at_a_dump(
         assert len(plan.chunks) == sum(len(table.files) for table in snapshot.tables)
 
 
+@pytest.mark.slow
 def test_a_dump_that_lacks_tables_is_refused_by_name(settings: Settings) -> None:
     plan = plan_snapshot(settings, SnapshotRequest(str(RECORDING / "dump-csv-plain")))
     assert any("doesn't hold" in problem and "types." in problem for problem in plan.problems)
@@ -200,6 +203,7 @@ def files_of(settings: Settings, name: str) -> set[str]:
     }
 
 
+@pytest.mark.slow
 def test_a_job_pauses_at_its_next_border_and_goes_on(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -105,6 +105,7 @@ def test_an_older_snapshot_is_rolled_forward_by_spark_without_a_database(running
     as_upstream(running, snapshot)
 
 
+@pytest.mark.slow
 def test_what_a_killed_job_has_read_of_the_downstream_goes_when_it_begins_anew(
     running: Pipeline,
 ) -> None:

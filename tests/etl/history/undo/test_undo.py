@@ -299,6 +299,7 @@ def test_the_replica_is_looked_at_under_its_own_names(story: Story) -> None:
     assert (conflict.table, conflict.row) == ("r.members", "id=1")
 
 
+@pytest.mark.quick_cases(every=3)
 @pytest.mark.parametrize(
     ("key", "rule"),
     [

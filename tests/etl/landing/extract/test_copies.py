@@ -74,6 +74,7 @@ def land(request, pumps, tmp_path):
     return run
 
 
+@pytest.mark.quick_cases(every=4)
 @pytest.mark.parametrize(("one", "other"), CASES)
 def test_copies_with_different_changes_stop_landing_with_both_pumps_and_the_transaction(
     land, pumps, one, other
@@ -91,6 +92,7 @@ def test_copies_with_different_changes_stop_landing_with_both_pumps_and_the_tran
     assert "`sluice txn skip 30`" in text
 
 
+@pytest.mark.quick_cases(every=4)
 @pytest.mark.parametrize(("one", "other"), [pair for pair in CASES if pair[0] != pair[1]])
 def test_what_an_operator_skips_is_landed_as_the_first_pump_has_it(land, one, other):
     times, ddls = land(PAYLOADS[one], PAYLOADS[other], skips=(30,))

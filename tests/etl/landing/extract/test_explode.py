@@ -70,6 +70,7 @@ def prewrite(start_ts, *mutations, schema_version=5, **more):
     ).SerializeToString()
 
 
+@pytest.mark.quick_cases("types", "ddl")
 @pytest.mark.parametrize("name", ["shop", "types", "ddl"])
 @pytest.mark.parametrize("batch_rows", [97, pytest.param(100_000, marks=pytest.mark.slow)])
 def test_a_recording_gives_all_its_changes_in_commit_order(name, batch_rows):

@@ -243,6 +243,7 @@ def test_transactions_explode_as_protobuf_reads_them_however_they_are_encoded(ro
     assert expected is not None and exploded(rows, batch_rows) == expected
 
 
+@pytest.mark.quick_cases("[in steps]", "[one by one]")
 @pytest.mark.usefixtures("way")
 @settings(max_examples=examples(150), deadline=None)
 @given(odd_transactions(), st.data())

@@ -167,6 +167,7 @@ def test_what_does_not_get_on_waits_and_says_for_how_long(
     assert seen.held_back[1].startswith("landing is 12")
 
 
+@pytest.mark.slow
 def test_who_does_not_answer_is_named_and_the_rest_is_shown(
     settings: Settings, relay: RelayLog
 ) -> None:

@@ -100,6 +100,7 @@ def test_a_drill_that_fails_says_so_and_the_next_one_removes_what_it_left(
     assert databases(mariadb) == before
 
 
+@pytest.mark.slow
 def test_a_drill_that_was_killed_goes_on_with_the_same_tables_and_moment(
     settings: Settings, mariadb: MariaDBServer
 ) -> None:

@@ -137,6 +137,7 @@ def test_what_the_process_says_is_in_the_tasks_log_and_a_task_that_is_told_to_st
     assert gone(at_work[0])
 
 
+@pytest.mark.slow
 def test_another_process_follows_when_the_settings_have_changed_and_the_first_one_ends(wish):
     before = run(wish)
     settings = replace(wish.settings, apply=replace(wish.settings.apply, mode="parallel"))
@@ -159,6 +160,7 @@ def test_landing_and_applying_and_two_pipelines_have_processes_of_their_own(wish
     )
 
 
+@pytest.mark.slow
 def test_sigterm_which_airflow_sends_for_a_task_that_is_cleared_ends_the_process_too(
     wish, tmp_path
 ):
@@ -169,6 +171,7 @@ def test_sigterm_which_airflow_sends_for_a_task_that_is_cleared_ends_the_process
     assert gone(left)
 
 
+@pytest.mark.slow
 def test_the_process_of_a_task_that_was_killed_is_taken_up_by_the_one_that_is_started_again(
     wish, tmp_path
 ):
@@ -178,6 +181,7 @@ def test_the_process_of_a_task_that_was_killed_is_taken_up_by_the_one_that_is_st
     assert run(wish) == left
 
 
+@pytest.mark.slow
 def test_it_is_taken_up_too_when_it_hears_of_the_kill_and_of_the_next_task_at_once(
     wish, tmp_path, caplog
 ):
@@ -193,6 +197,7 @@ def test_it_is_taken_up_too_when_it_hears_of_the_kill_and_of_the_next_task_at_on
     resuming.join()
 
 
+@pytest.mark.slow
 def test_a_task_that_outlives_who_began_it_leaves_the_process_to_the_one_that_is_started_again(
     wish, tmp_path, caplog
 ):
@@ -212,6 +217,7 @@ def test_a_task_that_outlives_who_began_it_leaves_the_process_to_the_one_that_is
     assert "land goes on in the process of the run before" in caplog.text
 
 
+@pytest.mark.slow
 def test_a_task_whose_process_is_killed_is_told_so_and_may_try_again(wish):
     left = run(wish)
     with (
@@ -223,6 +229,7 @@ def test_a_task_whose_process_is_killed_is_told_so_and_may_try_again(wish):
     assert run(wish) != left
 
 
+@pytest.mark.slow
 def test_a_process_that_stands_still_is_killed_so_that_the_next_attempt_has_another(
     wish, monkeypatch, caplog
 ):

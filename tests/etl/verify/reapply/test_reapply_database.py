@@ -81,6 +81,7 @@ def past(request: pytest.FixtureRequest, tmp_path: Path) -> Past:
     return Past(tmp_path, request.param)
 
 
+@pytest.mark.quick_cases("11")
 def test_a_restored_database_is_taken_to_any_later_time(mariadb: MariaDBServer, past: Past) -> None:
     pipeline = pipeline_with(past.relay.url, past.folder / "running")
     create(mariadb, "rnd")
@@ -94,6 +95,7 @@ def test_a_restored_database_is_taken_to_any_later_time(mariadb: MariaDBServer, 
         assert rows_of(mariadb, "rnd", name) == past.rows[name], name
 
 
+@pytest.mark.quick_cases("12")
 def test_beside_the_pipeline_on_its_own_server_under_other_names(
     mariadb: MariaDBServer, past: Past
 ) -> None:

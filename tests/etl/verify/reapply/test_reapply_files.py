@@ -103,6 +103,7 @@ def test_a_past_range_has_the_bytes_that_were_written_the_first_time(
     assert done.through == until
 
 
+@pytest.mark.slow
 def test_the_running_pipeline_is_not_touched(
     shop: RelayLog, pipeline: Settings, tmp_path: Path
 ) -> None:
@@ -125,6 +126,7 @@ def test_the_running_pipeline_is_not_touched(
     assert found is not None and found.commit_ts == middle
 
 
+@pytest.mark.slow
 def test_only_the_tables_that_were_asked_for_go_there(
     shop: RelayLog, pipeline: Settings, tmp_path: Path, original: list[bytes]
 ) -> None:
@@ -401,6 +403,7 @@ def test_of_the_other_settings_file_the_downstream_and_the_rules_count(
         read_target(path)
 
 
+@pytest.mark.slow
 def test_without_an_end_it_is_what_was_landed_when_it_was_asked_for(tmp_path: Path) -> None:
     relay = land(RECORDINGS / "shop", f"file://{tmp_path}/relay", 3000, cluster_id=CLUSTER)
     first, last = relay.first(), relay.last()

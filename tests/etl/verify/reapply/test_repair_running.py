@@ -158,6 +158,7 @@ def test_a_repair_that_is_given_up_leaves_nothing_behind(
     running.compared()
 
 
+@pytest.mark.slow
 def test_what_a_repair_cannot_do_is_refused_by_name(running: Pipeline) -> None:
     request = since_the_beginning(running, "nothing.here")
     with pytest.raises(ReplayRangeError, match=r"--table nothing\.here: no such table"):
