@@ -32,7 +32,13 @@ from sluice.etl.changes.messages.debezium_schemas import (
     struct,
 )
 from sluice.etl.changes.messages.debezium_types import json_values
-from sluice.etl.changes.messages.json_text import NULL, json_string, objects, row_texts
+from sluice.etl.changes.messages.json_text import (
+    NULL,
+    json_string,
+    objects,
+    row_texts,
+    text_strings,
+)
 from sluice.etl.changes.messages.key_changes import KeyedEncoder
 from sluice.etl.changes.messages.message import (
     Images,
@@ -128,6 +134,19 @@ class DebeziumJson(KeyedEncoder):
         schema = row_schema(key, name, optional=False, lossless=self._lossless)
         row = self._row(key, image, len(batch))
         return row_texts(*self._around([row], schema), count=len(batch))
+
+    def _key_header(
+        self, batch: RowBatch, key: Sequence[Column], image: Images
+    ) -> pa.LargeBinaryArray | None:
+        """Return the keys; with schemas, which Kafka Connect reads, as JSON in a JSON string.
+
+        Connect's default converter of headers makes a map of an object. If its values have several
+        types it has no schema, and Debezium's JDBC sink refuses the message.
+        """
+        if not self._with_schema:
+            return self._keys(batch, key, image)
+        row = self._row(key, image, len(batch))
+        return text_strings(row.cast(pa.large_string()), lossless=True)
 
     def _values(self, batch: RowBatch) -> pa.LargeBinaryArray:
         table, columns, count = batch.table, batch.columns, len(batch)

@@ -55,6 +55,12 @@ class KeyedEncoder(Encoder):
     ) -> pa.LargeBinaryArray | None:
         """Return the messages' keys; None if `key` is empty."""
 
+    def _key_header(
+        self, batch: RowBatch, key: Sequence[Column], image: Images
+    ) -> pa.LargeBinaryArray | None:
+        """Return the keys as the headers of `key_headers` have them."""
+        return self._keys(batch, key, image)
+
     @abstractmethod
     def _values(self, batch: RowBatch) -> pa.LargeBinaryArray | None:
         """Return the messages' values; None where a delete is but a tombstone."""
@@ -73,10 +79,12 @@ class KeyedEncoder(Encoder):
             halves = (self._changes(batch.as_kind(kind), key) for kind in (DELETE, INSERT))
             return joined(list(halves))
         headers = row_headers(batch)
-        old_key, new_key = (self._keys(batch, key, image) for image in (batch.old, batch.new))
+        images = batch.old, batch.new
+        old_key, new_key = (self._keys(batch, key, image) for image in images)
+        old_named, new_named = (self._key_header(batch, key, image) for image in images)
         deleted, created = (self._values(batch.as_kind(kind)) for kind in (DELETE, INSERT))
-        to_new = add_header(headers, "__debezium.newkey", new_key)
-        to_old = add_header(headers, "__debezium.oldkey", old_key)
+        to_new = add_header(headers, "__debezium.newkey", new_named)
+        to_old = add_header(headers, "__debezium.oldkey", old_named)
         return joined(
             [
                 frames(batch.commit_ts, to_new, old_key, deleted),

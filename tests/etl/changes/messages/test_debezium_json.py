@@ -169,6 +169,19 @@ def test_a_changed_key_is_a_delete_a_tombstone_and_a_create() -> None:
     assert [json.loads(m.value or b"")["payload"]["op"] for m in sent(TICDC, batch)] == ["d", "c"]
 
 
+def test_with_schemas_headers_of_a_changed_key_are_strings_for_kafka_connect() -> None:
+    """Its default converter takes an object for a map, and one of several types has no schema."""
+    batch = batch_of(UPDATE, old=ROW, new=ROW | {"id": 8})
+    deleted, _, created = sent(WITH_SCHEMA, batch)
+    named = [
+        json.loads(dict(message.headers)[name])
+        for message, name in ((deleted, "__debezium.newkey"), (created, "__debezium.oldkey"))
+    ]
+    assert named == ['{"id":"8"}', '{"id":"7"}']
+    keys = [json.loads(message.key or b"")["payload"] for message in (created, deleted)]
+    assert [json.loads(each) for each in named] == keys
+
+
 def test_updates_beside_one_that_changes_its_key_stay_in_their_places() -> None:
     rows = [ROW | {"id": number} for number in (1, 2, 3)]
     batch = RowBatch(
