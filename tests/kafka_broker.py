@@ -5,13 +5,12 @@
 The jars of `kafka_jars.txt` go to .venv/kafka, once, and each must have its listed SHA-256. The
 broker is its own controller (KRaft), listens on free loopback ports and keeps its data in a
 temporary folder. Tests find it in SLUICE_TEST_KAFKA, and a schema registry
-(`tests.schema_registry`) in SLUICE_TEST_REGISTRY. MAVEN_CENTRAL=URL is another repository.
+(`tests.schema_registry`) in SLUICE_TEST_REGISTRY.
 """
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import shutil
 import signal
@@ -20,10 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn
@@ -31,12 +27,12 @@ from typing import NoReturn
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
+from tests.maven_jars import NotAvailableError, fetch, fetch_jars
 from tests.schema_registry import running_schema_registry, unpacked
 
 ROOT = Path(__file__).parents[1]
 LIST = Path(__file__).with_name("kafka_jars.txt")
 JARS = ROOT / ".venv" / "kafka"
-MAVEN_CENTRAL = os.environ.get("MAVEN_CENTRAL", "https://repo1.maven.org/maven2")
 NOT_AVAILABLE = 69
 """Exit code (EX_UNAVAILABLE) where jars or Java are not to be had: `.ci/run` goes on then."""
 _START_TIMEOUT_S = 120
@@ -58,44 +54,6 @@ group.initial.rebalance.delay.ms=0
 """
 
 
-class NotAvailableError(Exception):
-    """The broker can't be had on this machine; the text has the reason."""
-
-
-def fetch_jars(folder: Path = JARS) -> Path:
-    """Return the folder with all jars of the list, after fetching those that are missing.
-
-    Raises NotAvailableError.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    listed = [line.split() for line in LIST.read_text(encoding="utf-8").splitlines()]
-    missing = [(checksum, path) for checksum, path in listed if not _local(folder, path).exists()]
-    with ThreadPoolExecutor(8) as pool:
-        list(pool.map(lambda entry: _fetch(folder, *entry), missing))
-    wanted = {_local(folder, path) for _, path in listed}
-    for other in set(folder.glob("*.jar")) - wanted:
-        other.unlink()  # of another version of the list: all jars are on the class path
-    return folder
-
-
-def _local(folder: Path, path: str) -> Path:
-    return folder / path.rpartition("/")[2]
-
-
-def _fetch(folder: Path, checksum: str, path: str) -> None:
-    url = f"{MAVEN_CENTRAL}/{path}"
-    try:
-        with urllib.request.urlopen(url, timeout=60) as answer:
-            content = answer.read()
-    except (OSError, urllib.error.URLError) as error:
-        raise NotAvailableError(f"{url}: {error}") from error
-    if hashlib.sha256(content).hexdigest() != checksum:
-        raise NotAvailableError(f"{url}: its SHA-256 is not {checksum} of {LIST.name}")
-    temporary = _local(folder, path).with_suffix(".tmp")
-    temporary.write_bytes(content)
-    temporary.rename(_local(folder, path))
-
-
 @contextlib.contextmanager
 def running_broker(settings: str = "", options: Sequence[str] = (), port: int = 0) -> Iterator[str]:
     """Start a broker with further settings and Java options, yield its host:port, and end it.
@@ -107,7 +65,7 @@ def running_broker(settings: str = "", options: Sequence[str] = (), port: int = 
     if java is None:
         raise NotAvailableError("there is no java: make setup")
     command = [java, *options, "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp"]
-    command.append(f"{fetch_jars()}/*")
+    command.append(f"{fetch_jars(LIST, JARS)}/*")
     with tempfile.TemporaryDirectory(prefix="kafka-") as name:
         folder = Path(name)
         free, controller = free_ports(2)
@@ -158,7 +116,7 @@ def _wait(server: subprocess.Popen[bytes], address: str, log: Path) -> None:
 def _registry() -> Iterator[str]:
     """Start a schema registry and yield its URL; "" where it can't be had."""
     try:
-        jars = unpacked(JARS, _fetch)
+        jars = unpacked(JARS, fetch)
     except NotAvailableError as error:
         print(f"kafka_broker: no test ran on a real schema registry: {error}", file=sys.stderr)
         yield ""
