@@ -1,0 +1,65 @@
+"""Groups of transactions lead to what takes them back, where that is what the search found."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.plugins.drawing import Open, chromium
+from tests.plugins.test_local_times import AT_MS
+
+FIRST, LAST = AT_MS << 18, (AT_MS + 60_000) << 18
+
+
+@pytest.fixture(scope="module")
+def look() -> Iterator[Open]:
+    with chromium() as opened:
+        yield opened
+
+
+def group(table: str, first_ts: int, last_ts: int) -> dict[str, Any]:
+    return {
+        "minute": str(FIRST), "table": table, "shape": "", "transactions": 9, "inserts": 0,
+        "updates": 0, "deletes": 60, "first_ts": str(first_ts), "last_ts": str(last_ts),
+    }  # fmt: skip
+
+
+def opened(look: Open, query: str, *groups: dict[str, Any]) -> Page:
+    found = {
+        "found": [], "groups": groups, "large": [], "last": str(LAST), "through": "0",
+        "windows": 1, "complete": True, "unknown": [], "problem": "", "hint": "",
+    }  # fmt: skip
+    tab = look(f"transactions?group=table&{query}", {"transactions": found})
+    expect(tab.locator("#groups tbody tr")).to_have_count(len(groups))
+    return tab
+
+
+def test_all_groups_are_taken_back_from_before_their_first_change_through_their_last(
+    look: Open,
+) -> None:
+    ledger, account = group("d.ledger", FIRST + 7, LAST), group("d.account", FIRST, LAST - 7)
+    tab = opened(look, "kind=delete&table=d.*", ledger, account)
+    address = tab.locator("#all-groups a").get_attribute("href")
+    assert address is not None
+    wanted = {f"since=before%3A{FIRST}", f"until={LAST}", "table=d.*", "kind=delete", "undo=1"}
+    assert set(address.removeprefix("?").split("&")) == wanted
+    one = tab.get_by_role("link", name="Take back …").first.get_attribute("href")
+    assert one is not None and f"until={LAST}" in one and "table=d.ledger" in one
+
+
+def test_one_group_has_its_own_link_alone(look: Open) -> None:
+    tab = opened(look, "kind=delete", group("d.ledger", FIRST, LAST))
+    expect(tab.get_by_role("link", name="Take back …")).to_have_count(1)
+    expect(tab.locator("#all-groups")).to_have_count(0)
+
+
+@pytest.mark.parametrize("query", ["key=7", "kind=ddl", "kind=drop"])
+def test_more_than_was_found_is_not_offered_to_be_taken_back(look: Open, query: str) -> None:
+    groups = [group(name, FIRST, LAST) for name in ("d.ledger", "d.account")]
+    tab = opened(look, query, *groups)
+    expect(tab.get_by_role("link", name="Show them")).to_have_count(2)
+    for name in ("Take back", "back as one"):
+        expect(tab.get_by_role("link", name=name)).to_have_count(0)
