@@ -23,6 +23,7 @@ pytestmark = [pytest.mark.slow, needs_broker]
 
 LIST = Path(__file__).parents[3] / "spark_jars.txt"
 _SOME = {
+    "types": {"types.ints", "types.decs", "types.strs", "types.times", "types.nopk", "types.pk_un"},
     "shop": {"bank.account", "bank.cart", "bank.ledger", "bank.log_nopk"},
 }
 """Each topic is a stream of its own, so these are as many as a minute allows."""
