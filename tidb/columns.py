@@ -61,7 +61,8 @@ class Column:
     `flen` and `decimal` are -1 when TiDB left them open; `decimal` is the number of fraction digits
     of times. `origin_default` is the value of rows written before the column existed (bytes for
     BIT). `upstream_name` is set in tables as rules shape them, for a column that has another name
-    downstream, or none there (then it isn't public).
+    downstream, or none there (then it isn't public). `mask` is set there, too: how its values are
+    masked, as `sluice.etl.changes.masks` writes it.
     """
 
     id: int
@@ -85,6 +86,7 @@ class Column:
     version: int = 0
     changing: bool = False
     upstream_name: str = ""
+    mask: str = ""
 
     @classmethod
     def from_tidb(cls, info: Mapping[str, Any]) -> "Column":

@@ -14,6 +14,7 @@ from sluice.tidb.codec.column_value import FLAGS
 from sluice.tidb.codec.datum import COMPACT, DECIMAL, FLOAT, JSON, UVARINT, VARINT
 from sluice.tidb.codec.errors import CodecError
 from sluice.tidb.codec.row import HANDLE_ID
+from sluice.tidb.codec.varint import encode_varint
 from sluice.tidb.codec.vectorized import Buffer, Cells, Cursor, Ints, Mask, Words
 from sluice.tidb.schema import Table
 
@@ -100,6 +101,37 @@ class RowWalk:
                 old, new = (self._present(f.get(column_id), len(done)) for f in found)
                 done &= old == new
         return done, handle, found
+
+    @property
+    def handles(self) -> int:
+        """Return the number of datums in front of a row's pairs. Raises CodecError."""
+        return len(self._handle()) if self._what == "insert" else 0
+
+    def spans(
+        self, buffer: Buffer, column_ids: frozenset[int]
+    ) -> tuple[Mask, list[tuple[int, Ints, Ints]]]:
+        """Return which rows follow the table's order, and where the datums of some columns lie.
+
+        Each (column id, begins, ends) has a place in `buffer.bytes` for each row, and they are in
+        the order of the row: the old image's before the new one's. An empty place: the row has no
+        such column.
+        """
+        cursor = Cursor(buffer)
+        if self._what == "insert":
+            try:
+                for _, _, flags in self._handle():
+                    cursor.datum(flags)
+            except CodecError as error:
+                raise UnsupportedShape from error
+            cursor.first = cursor.pos.copy()
+        found = []
+        for column_id, flags in self.table_shape() * self._images:
+            before = cursor.pos
+            cells = cursor.column(column_id, flags)
+            if cells is not None and column_id in column_ids:
+                begins = before + len(encode_varint(column_id)) + 1
+                found.append((column_id, np.minimum(begins, cursor.pos), cursor.pos))
+        return cursor.done(), found
 
     @staticmethod
     def _take(cursor: Cursor, shape: RowShape) -> dict[int, Cells]:
