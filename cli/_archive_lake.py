@@ -38,10 +38,12 @@ def export(
     settings: Settings, table: str, name: str | None, catalog: tuple[str, Sequence[str]]
 ) -> None:
     """Update a table in a catalog (its name, properties as ``key=value``); print the result."""
+    from sluice.etl.history.clear_values import check_clear_values
     from sluice.etl.history.lake.iceberg import export_iceberg, open_catalog
     from sluice.relay.storage import open_storage
     from sluice.tidb.table_name import TableName
 
+    check_clear_values(settings, "an Iceberg table")
     pairs = (text.partition("=") for text in catalog[1])
     opened = open_catalog(catalog[0], {key: value for key, _, value in pairs})
     files = lake_files(settings, table, None, None)

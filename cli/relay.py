@@ -52,11 +52,15 @@ def show(
     The window is named by LO (its beginning) or the COMMIT_TS of one of its transactions [the
     newest].
     """
+    from sluice.etl.history.clear_values import check_clear_values
     from sluice.etl.operate import describe, find_window, latest_windows, row_changes
 
     if ts is not None and last is not None:
         raise click.UsageError("give a timestamp or --last, not both")
-    relay = settings_of(ctx, config).open_relay()
+    settings = settings_of(ctx, config)
+    if rows or table:
+        check_clear_values(settings, "relay show --rows")
+    relay = settings.open_relay()
     exact = False
     if ts is not None:
         window, exact = find_window(relay, ts)

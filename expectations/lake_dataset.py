@@ -9,6 +9,7 @@ from typing import Any
 
 from sluice.etl.downstream.ddl import column_type
 from sluice.etl.history.as_of import AsOfTable, TableFrames, as_frames, tables_as_of
+from sluice.etl.history.clear_values import check_clear_values
 from sluice.etl.settings import Settings
 from sluice.expectations.dataset import ColumnShape, TableShape
 from sluice.expectations.server_shape import plain_type
@@ -100,8 +101,9 @@ def upstream_names(settings: Settings, ts: int, wanted: set[str]) -> dict[str, s
 def open_lake_dataset(settings: Settings, ts: int, names: Sequence[str]) -> Iterator[LakeDataset]:
     """Open tables (``schema.table`` downstream) as of a TSO; 0: where the relay log ends.
 
-    Raises QualityError, AsOfError, SparkError, relay errors.
+    Raises QualityError, ClearValuesError, AsOfError, SparkError, relay errors.
     """
+    check_clear_values(settings, "expectations about the past")
     if not ts:
         last = settings.open_relay().last()
         if last is None:

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sluice.etl.history.as_of import differences_between
+from sluice.etl.history.clear_values import check_clear_values
 from sluice.etl.settings import Settings
 from sluice.expectations.lake_dataset import upstream_names
 from sluice.expectations.suite import QualityError
@@ -44,9 +45,10 @@ def sum_changes(
 ) -> list[SumChange]:
     """Return the changes of a table's sums between two TSO (``schema.table`` downstream).
 
-    Raises QualityError if a column is no number, or isn't there at both, AsOfError, SparkError,
-    relay errors.
+    Raises QualityError if a column is no number, or isn't there at both, ClearValuesError,
+    AsOfError, SparkError, relay errors.
     """
+    check_clear_values(settings, "an expectation about sums")
     name = upstream_names(settings, between[1], {table})[table]
     more = {} if run is None else {"run": run}
     past = differences_between(settings, *between, [exactly(name)], **more)

@@ -36,9 +36,9 @@ _indexes = SegmentIndexCache(16)
 """Indexes of archive segments; they never change."""
 
 
-def history_log_of(pipeline: NamedPipeline) -> HistoryLog:
+def history_log_of(pipeline: NamedPipeline, *, shows_values: bool = True) -> HistoryLog:
     """Open the pipeline's history log. Raises FindError, relay errors."""
-    return HistoryLog.open(pipeline.settings, _indexes)
+    return HistoryLog.open(pipeline.settings, _indexes, shows_values=shows_values)
 
 
 def known_tables_and_replica(pipeline: NamedPipeline) -> tuple[TableCatalog, DownstreamTables]:
@@ -81,7 +81,7 @@ def table_document(found: TableCatalog, replica: DownstreamTables, name: str) ->
 
 def history_document(pipeline: NamedPipeline, name: str, until: str) -> dict[str, Any]:
     """Return a table's schema changes, one step back in time from `until` (TSO, "" for now)."""
-    past = history_log_of(pipeline)
+    past = history_log_of(pipeline, shows_values=False)
     found = table_schema_history(past, name, int(until or past.last))
     return {
         "name": found.name,

@@ -164,12 +164,13 @@ class ChunkReady:
 
     `table`: its definition as they were read, `sluice.tidb.schema.Table.to_json()`. It was the
     upstream's at `defined_ts` (TSO, at most C); apply declines if a DDL changed it after that and
-    through C.
+    through C, or its own rules mask others than `masks`, the masks of columns of the rows.
     """
 
     table: Mapping[str, Any]
     defined_ts: int
     loads: tuple[LoadFile, ...] = ()
+    masks: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def rows(self) -> int:

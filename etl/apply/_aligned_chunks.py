@@ -15,6 +15,7 @@ import google_crc32c
 
 from sluice.errors import Signal
 from sluice.etl.changes.formats.layout import LoadLayout
+from sluice.etl.changes.masks import masks_of
 from sluice.etl.changes.recorded_schema import RecordedSchema
 from sluice.etl.changes.rules import ColumnRuleError, ReplicationRules, RouteError
 from sluice.etl.downstream import ChunkResult
@@ -152,6 +153,11 @@ class AlignedChunkApplier:
             return sink.decline(aligned_chunk, why, is_passing=True)
         try:
             routed = self._routed(table)
+            if masks_of(routed) != dict(ready.masks):
+                raise _ChunkDeclined(
+                    f"{table.full_name}: the rules of the job mask columns otherwise than those of"
+                    " the process that applies: [filter] has changed in between"
+                )
             loads = list(self._loads(ready, routed))
         except (_ChunkDeclined, RelayCorruptError) as error:
             return sink.decline(

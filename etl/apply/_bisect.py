@@ -167,7 +167,12 @@ class _Bisection:
         table = SchemaTimeline.from_window(self._windows[place.window]).reads(
             raw["table_id"], raw["commit_ts"]
         )
-        return decode(raw, table), fault
+        change = decode(raw, table)
+        if change.fault and self._options.filters.masking_rule is not None:
+            change = replace(
+                change, fault="it can't be decoded, and isn't shown: columns are masked"
+            )
+        return change, fault
 
     def _begin(self) -> None:
         """Start from the downstream's checkpoint."""

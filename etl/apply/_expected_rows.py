@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from sluice.etl.changes.formats.sql_text import display_text, quote_name, row_conditions
+from sluice.etl.changes.masks import masked_changes
 from sluice.etl.changes.planning import (
     PartitionMove,
     move_of,
@@ -201,6 +202,7 @@ class ExpectedRows:
             own = changes.take(pa.array(wanted)).combine_chunks()
             selection = self._rules.filters.row_selection(table)
             narrowed = self._rules.filters.narrowed(table)
+            own = masked_changes(narrowed, own)
             if selection is not None:
                 own, places = selected_changes(selection, narrowed, own)
                 wanted = [wanted[place] for place in places.tolist()]

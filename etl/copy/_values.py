@@ -247,6 +247,8 @@ def _escaped_otherwise(
         hint = "it was read as one of --escape-backslash=false"
     row = int(np.searchsorted(offsets, place, side="right")) - 1
     shown = data[place : place + 2].tobytes().decode("utf-8", "backslashreplace")
+    if column.mask:
+        shown = "(masked)"
     return ValueRefused(row, column.name, f"Dumpling escapes in another way than {shown!r}: {hint}")
 
 
@@ -366,4 +368,6 @@ def _refused(column: Column, raw: pa.LargeBinaryArray, what: str) -> ValueRefuse
 
 def _refused_at(column: Column, raw: pa.LargeBinaryArray, row: int, what: str) -> ValueRefused:
     shown = (raw[row].as_py() or b"")[:_MAX_SHOWN_CHARS].decode("utf-8", "backslashreplace")
+    if column.mask:
+        shown = "(masked)"
     return ValueRefused(row, column.name, f"{what}: {shown!r}")

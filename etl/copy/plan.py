@@ -236,8 +236,8 @@ class _CopyPlanner:
         texts = " and ".join(rule.text for rule in rules)
         if is_merged:
             self._problems.append(
-                f"{table.full_name}: {texts} leaves out or renames columns, and the table is merged"
-                " with others"
+                f"{table.full_name}: {texts} leaves out, masks or renames columns, and the table is"
+                " merged with others"
             )
         self._notes.append(f"{table.full_name}: its columns are copied as {texts} leaves them")
 

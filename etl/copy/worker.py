@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from sluice.etl.changes.formats.load_data import format_load
 from sluice.etl.changes.formats.sql_text import data_of
+from sluice.etl.changes.masks import masked_columns
 from sluice.etl.changes.messages import MessageFormat
 from sluice.etl.changes.steps import MessageSchema
 from sluice.etl.changes.write_plans.kafka_messages import snapshot_rows
@@ -48,8 +49,12 @@ def _rows(source: RowSource, chunk: SourceChunk, table: Table) -> Iterator[pa.Re
 
 
 def loads_of(table: Table, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield the loads of rows with some of the table's columns, in LOAD_SCHEMA, one a batch."""
-    for batch in batches:
+    """Yield the loads of rows with some of the table's columns, in LOAD_SCHEMA, one a batch.
+
+    Columns with a mask are masked.
+    """
+    for clear in batches:
+        batch = masked_columns(clear, table.columns)
         columns = dict(zip(batch.schema.names, batch.columns, strict=True))
         brought = replace(
             table, columns=tuple(c for c in table.stored_columns if c.name in columns)
@@ -75,7 +80,8 @@ def make_messages(
     """
     source = open_source(spec)
     upstream = replace(table, schema_name=chunk.schema, name=chunk.table)
-    for batch in _rows(source, chunk, upstream):
+    for clear in _rows(source, chunk, upstream):
+        batch = masked_columns(clear, upstream.columns)
         schemas, frames = snapshot_rows(table, batch, source.position, options)
         layout, (_, content) = json.dumps({"schemas": schemas}), data_of(frames)
         yield pa.RecordBatch.from_arrays(

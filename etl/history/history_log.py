@@ -7,6 +7,7 @@ import secrets
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
+from sluice.etl.history.clear_values import check_clear_values
 from sluice.etl.history.errors import FindError
 from sluice.etl.settings import Settings
 from sluice.relay import RelayLog, WindowLog, WindowRecord
@@ -58,11 +59,20 @@ class HistoryLog:
     """The range that neither of the two logs has."""
 
     @classmethod
-    def open(cls, settings: Settings, indexes: SegmentIndexCache | None = None) -> HistoryLog:
+    def open(
+        cls,
+        settings: Settings,
+        indexes: SegmentIndexCache | None = None,
+        *,
+        shows_values: bool = True,
+    ) -> HistoryLog:
         """Open the logs; `indexes`: a cache of the archive's, for repeated searches.
 
-        Raises FindError if there is nothing, or something is missing in between; relay errors.
+        `shows_values`: False for callers that show no values of rows. Raises FindError if there is
+        nothing, or something is missing in between; ClearValuesError; relay errors.
         """
+        if shows_values:
+            check_clear_values(settings, "the history of changes")
         found = cls.load(settings, indexes)
         if found is None:
             raise FindError(f"the relay log {settings.relay.url} is empty: nothing has landed yet")

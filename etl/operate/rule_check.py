@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from sluice.errors import RequestError
 from sluice.etl.changes.conditions import ImagePair
+from sluice.etl.changes.masks import Mask
 from sluice.etl.changes.rules import (
     ROW_EVENTS,
     ColumnRule,
@@ -93,8 +94,8 @@ def unused_rules(settings: Settings, tables: Sequence[Table]) -> Iterator[str]:
 def _unknown_columns(rule: ColumnRule, tables: Sequence[Table]) -> Iterator[str]:
     own = [table for table in tables if rule.matches(table.schema_name, table.name)]
     known = {folded(column.name) for table in own for column in table.columns if column.public}
-    renamed = (old for old, _ in rule.rename)
-    for name in (*rule.leave_out, *rule.keep, *renamed) if own else ():
+    others = (name for name, _ in (*rule.rename, *rule.masks))
+    for name in (*rule.leave_out, *rule.keep, *others) if own else ():
         if folded(name) not in known:
             yield f"{rule.text} names {name}, a column that none of its tables has"
 
@@ -121,7 +122,7 @@ def _check_table(settings: Settings, table: Table, found: RuleCheck) -> None:
     left = left_out_columns(filters.column_rules(*names), table)
     if shaped is not table and target.is_merged:
         found.problems.append(
-            f"{table.full_name}: columns of a merged table can't be left out or renamed"
+            f"{table.full_name}: columns of a merged table can't be left out, masked or renamed"
         )
     for row_rule in () if selection is None else selection.rules:
         what = "rows" if row_rule.is_of_rows else "changes"
@@ -139,6 +140,8 @@ def _check_table(settings: Settings, table: Table, found: RuleCheck) -> None:
 
 def _fate(column: Column, rule: str | None) -> str:
     fate = "computed downstream" if column.virtual else "as upstream"
+    if column.mask:
+        fate = f"masked as {Mask.from_text(column.mask)}"
     if column.upstream_name:
         fate += f", as {column.name}"
     return f"{fate}, and {rule} looks at it" if rule else fate

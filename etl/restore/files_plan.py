@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from sluice.etl.changes.rules import Filter
+from sluice.etl.history.clear_values import check_clear_values
 from sluice.etl.restore.errors import RestoreError
 from sluice.etl.restore.files_folder import missing_folders, read_manifest
 from sluice.etl.restore.lineage import RestoreGroup, TableLineage, unmatched
@@ -66,8 +67,9 @@ class FilesPlan(JsonDocument):
 def plan_files(settings: Settings, request: FilesRequest) -> FilesPlan:
     """Return the request's plan, with what prevents it in `problems`.
 
-    Raises RestoreError if the moment isn't there, relay errors, OSError.
+    Raises RestoreError if the moment isn't there, ClearValuesError, relay errors, OSError.
     """
+    check_clear_values(settings, "a restore")
     request.check()
     request = with_landed_end(request, settings.open_relay())
     past = RestoreSources.open(settings, request.until)

@@ -9,6 +9,7 @@ from sluice.etl.changes.formats.table_fallbacks import columns_lacking_in_snapsh
 from sluice.etl.copy.definitions import SourceSchema
 from sluice.etl.copy.plan import CopyPlan, make_copy_plan
 from sluice.etl.downstream import is_same_server, open_session
+from sluice.etl.history.clear_values import check_clear_values
 from sluice.etl.restore.emptied_tables import emptied_tables, overridden_commits
 from sluice.etl.restore.errors import RestoreError
 from sluice.etl.restore.estimate import TimeEstimate
@@ -41,9 +42,10 @@ _MAX_STATEMENT_CHARS = 200
 def plan_restore(settings: Settings, request: RestoreRequest) -> RestorePlan:
     """Return the request's plan, with what prevents it in `problems`.
 
-    Raises RestoreError if there can't be a plan, SettingsError, DownstreamError, RelayError,
-    OSError.
+    Raises RestoreError if there can't be a plan, ClearValuesError, SettingsError, DownstreamError,
+    RelayError, OSError.
     """
+    check_clear_values(settings, "a restore")
     request.check()
     request = with_landed_end(request, settings.open_relay())
 

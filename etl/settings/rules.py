@@ -34,7 +34,6 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from sluice.errors import RequestError
 from sluice.etl.changes.conditions import ConditionError, parse_condition
 from sluice.etl.changes.rules import (
     ALL_KINDS,
@@ -52,6 +51,8 @@ from sluice.etl.changes.rules import (
     RowRule,
     check,
 )
+from sluice.etl.settings.mask_rules import MaskSection, parse_mask_section, parse_masks
+from sluice.etl.settings.rule_error import RuleError
 from sluice.tidb.folded import folded
 from sluice.tidb.history import SYSTEM_SCHEMAS
 from sluice.tidb.rows import ROWID_NAME
@@ -59,6 +60,7 @@ from sluice.tidb.rows import ROWID_NAME
 FILTER_KEYS = (
     "rows",
     "columns",
+    "mask",
     "replicate-do-db",
     "replicate-do-table",
     "ignore-db",
@@ -72,12 +74,8 @@ FILTER_KEYS = (
 _EVENTS = (*ROW_EVENTS, *DDL_EVENTS, *GROUP_EVENTS)
 _ROUTE_KEYS = ("schema-pattern", "table-pattern", "target-schema", "target-table")
 _ROW_RULE_KEYS = ("tables", "where", "operations")
-_COLUMN_RULE_KEYS = ("tables", "leave-out", "keep", "rename")
+_COLUMN_RULE_KEYS = ("tables", "leave-out", "keep", "rename", "mask")
 _MAX_NAME_CHARS = 64
-
-
-class RuleError(RequestError, ValueError):
-    """A rule that can't be understood; names section, key, the rule's number and its text."""
 
 
 def parse_filter(
@@ -103,7 +101,7 @@ def parse_filter(
         events=_event_rules(raw),
         own_schemas=OWN_SCHEMAS | {folded(name) for name in own_schemas},
         rows=_row_rules(raw),
-        columns=_column_rules(raw),
+        columns=_column_rules(raw, parse_mask_section(raw.get("mask", {}))),
     ), _timestamps(raw)
 
 
@@ -266,7 +264,7 @@ def _row_rules(raw: Mapping[str, Any]) -> tuple[RowRule, ...]:
     return tuple(rules)
 
 
-def _column_rules(raw: Mapping[str, Any]) -> tuple[ColumnRule, ...]:
+def _column_rules(raw: Mapping[str, Any], section: MaskSection) -> tuple[ColumnRule, ...]:
     rules = []
     for number, rule in enumerate(_list(raw, "columns", dict, "[[filter.columns]]"), 1):
         where = f"[[filter.columns]] {number}"
@@ -276,12 +274,13 @@ def _column_rules(raw: Mapping[str, Any]) -> tuple[ColumnRule, ...]:
             for key in ("tables", "leave-out", "keep")
         )
         renamed = _renamed_columns(f"{where} rename", rule.get("rename", {}))
+        masks = parse_masks(f"{where} mask", rule.get("mask", {}), section)
         if not tables:
             raise RuleError(f'{where}: tables = ["schema.table", …] is missing')
-        if (left_out and kept) or not (left_out or kept or renamed):
+        if (left_out and kept) or not (left_out or kept or renamed or masks):
             raise RuleError(
                 f'{where}: either leave-out = ["column", …] or keep = [...] is needed, or rename ='
-                ' { column = "new name" }'
+                ' { column = "new name" }, or mask = { column = "hash" }'
             )
         parts = [
             *([f"leave-out {', '.join(left_out)}"] if left_out else []),
@@ -291,11 +290,14 @@ def _column_rules(raw: Mapping[str, Any]) -> tuple[ColumnRule, ...]:
                 if renamed
                 else []
             ),
+            *([f"mask {', '.join(name for name, _ in masks)}"] if masks else []),
         ]
-        made = ColumnRule(tables, left_out, kept, f"{where} ({'; '.join(parts)[:200]})", renamed)
-        for old, _ in renamed:
-            if made.leaves_out(old):
-                raise RuleError(f"{where}: it leaves out the column {old} that it renames")
+        text = f"{where} ({'; '.join(parts)[:200]})"
+        made = ColumnRule(tables, left_out, kept, text, renamed, masks)
+        for what, names in (("renames", renamed), ("masks", masks)):
+            for name, _ in names:
+                if made.leaves_out(name):
+                    raise RuleError(f"{where}: it leaves out the column {name} that it {what}")
         rules.append(made)
     return tuple(rules)
 

@@ -25,7 +25,8 @@ from sluice.etl.settings.errors import SettingsError
 from sluice.etl.settings.job_sections import Quality
 from sluice.etl.settings.kafka_checks import check_kafka, check_left_out
 from sluice.etl.settings.pipeline_names import CONFIG_VARIABLE, FOLDER_VARIABLE, NAME, name_of
-from sluice.etl.settings.rules import RuleError, parse_filter, parse_routes
+from sluice.etl.settings.rule_error import RuleError
+from sluice.etl.settings.rules import parse_filter, parse_routes
 from sluice.etl.settings.section_parser import parse_section
 from sluice.etl.settings.sections import MODES, Downstream, Settings
 from sluice.etl.settings.store_connection import provide_credentials
@@ -126,6 +127,7 @@ def parse_settings(document: Mapping[str, object], name: str = "settings") -> Se
     _check_spans(name, settings)
     _check_spark(name, settings)
     _check_downstream(name, settings)
+    _check_masks(name, settings)
     provide_credentials(settings)
     return settings
 
@@ -193,14 +195,23 @@ def _rules(name: str, document: Mapping[str, object], downstream: Downstream) ->
 
 
 def refuse_renames(name: str, settings: Settings) -> None:
-    """Raise SettingsError for a rule that renames columns of files or topics."""
+    """Raise SettingsError for a rule that renames or masks columns of files or topics."""
     kind = settings.downstream.type
     for rule in settings.filters.columns if kind != "mysql" else ():
-        if rule.rename:
+        if rule.rename or rule.masks:
             raise SettingsError(
-                f"{name}: {rule.text}: columns can be renamed in databases alone, and [downstream]"
-                f" type is {kind}"
+                f"{name}: {rule.text}: columns can be {'renamed' if rule.rename else 'masked'} in"
+                f" databases alone, and [downstream] type is {kind}"
             )
+
+
+def _check_masks(name: str, settings: Settings) -> None:
+    rule = settings.filters.masking_rule
+    if rule is not None and settings.archive.iceberg:
+        raise SettingsError(
+            f"{name}: {rule.text} masks columns, and [archive] iceberg shows tables of the archive"
+            " with their clear values"
+        )
 
 
 def _check_downstream(name: str, settings: Settings) -> None:

@@ -92,7 +92,7 @@ def last_in_binlog(settings: Settings, difference: Difference, until: int) -> Di
     if difference.key == (difference.upstream or difference.downstream):
         return difference  # no key identifies it
     try:
-        past = HistoryLog.open(settings)
+        past = HistoryLog.open(settings, shows_values=False)
         name = exactly(difference.table)
         query = SearchQuery(
             past.first,

@@ -43,7 +43,7 @@ def explain_missing(
         return result
     look = _LostTransactionSearch(tikv, apart.table, result.ts)
     try:
-        look.rows(apart, HistoryLog.open(settings))
+        look.rows(apart, HistoryLog.open(settings, shows_values=False))
     except (SluiceError, OSError) as error:
         log.warning(
             "what TiKV knows of the rows of %s that differ can't be read: %s", result.name, error

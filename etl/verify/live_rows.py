@@ -19,6 +19,7 @@ from sluice.etl.history.snapshots.preflight import downstream_table_of
 from sluice.etl.settings import Settings
 from sluice.etl.verify.errors import VerifyError
 from sluice.etl.verify.full_scan import Low
+from sluice.etl.verify.masked_rows import masked_rows
 from sluice.etl.verify.merged_tables import MergedTable, merged_tables, renamed_as_first
 from sluice.etl.verify.row_diff import RowDiff, as_table, diff_rows
 from sluice.tidb.schema import Table
@@ -110,7 +111,10 @@ class LiveRows:
         ours = as_table(
             table,
             chain.from_iterable(
-                read_rows(self._session, source, f"({where}) AND {self._selected(source.id)}")
+                masked_rows(
+                    read_rows(self._session, source, f"({where}) AND {self._selected(source.id)}"),
+                    source.columns,
+                )
                 for source in sources
             ),
         )

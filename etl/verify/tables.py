@@ -235,6 +235,8 @@ def _by_rows(columns: Sequence[Column], *, documents: bool) -> str:
     for column in columns:
         if column.kind not in SUMMED_KINDS:
             return f"servers have no common spelling of the type of {column.name}"
+        if column.mask:
+            return f"the column {column.name} is masked, and the key isn't given to TiDB"
         if column.kind == "json" and documents:
             return f"the downstream spells JSON in its own way: {column.name}"
     return ""

@@ -16,6 +16,7 @@ from sluice.etl.copy.tidb_sql import TidbSql
 from sluice.etl.verify.checksum import Checksum, checksum_columns
 from sluice.etl.verify.common_order import Bound, keys_in_order
 from sluice.etl.verify.endpoint import ComparedTable, KeyRange
+from sluice.etl.verify.masked_rows import masked_rows
 
 __all__ = ["UpstreamEndpoint"]
 
@@ -52,7 +53,7 @@ class UpstreamEndpoint:
         whole = False
         try:
             for source, condition in table.upstream_rows(within):
-                yield from read_rows(reader, source, condition)
+                yield from masked_rows(read_rows(reader, source, condition), source.columns)
             whole = True
         finally:
             # a result that isn't read to its end leaves the connection unusable

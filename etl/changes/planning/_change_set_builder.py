@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import numpy as np
 import pyarrow as pa
 
+from sluice.etl.changes.masks import masked_changes, with_masked_rows
 from sluice.etl.changes.planning._partition_moves import PartitionMove, surviving_changes
 from sluice.etl.changes.planning._payloads import BatchPayload, PrepareOptions
 from sluice.etl.changes.planning._schema_cursor import SchemaCursor
@@ -56,6 +57,7 @@ class ChangeSetBuilder:
         self._workers = options.workers
         self._time_zone = options.time_zone
         self._message_format = options.message_format
+        self._has_masks = options.filters.masking_rule is not None
         self._timings = timings
         self._tables_under_repair = batch.tables_under_repair
         self._after_ts = batch.after_ts
@@ -121,6 +123,8 @@ class ChangeSetBuilder:
             ) from error
         found = self._schemas.find(move.table.id, ddl.commit_ts)
         kept = kept.filter(pa.array(~_named(kept, self._ignored)))
+        if found is not None:
+            kept = masked_changes(found.table, kept)
         if found is not None and found.rows is not None:
             kept, _ = selected_changes(found.rows, found.table, kept)
         if not kept.num_rows or found is None:
@@ -232,15 +236,18 @@ class ChangeSetBuilder:
         started = time.perf_counter()
         taken_back = self._reverted_by_table()
         commit_ts, kinds = table["commit_ts"].to_numpy(), table["kind"].to_numpy()
+        by_table = list(_places_by_table(table["table_id"].to_numpy(), commit_ts, kinds))
+        if self._has_masks:
+            # in front of row rules, which look at other columns: a row that they make an insert
+            # of has masked defaults
+            table = self._masked(table, by_table)
         rows = table["row"].combine_chunks()
         tables = []
         loose = self._loose
         partial: set[int] = set()
         sources: dict[int, str] = {}
         moved: dict[int, tuple[int, bytes]] = {}
-        for table_id, places, first_ts, *counts in _places_by_table(
-            table["table_id"].to_numpy(), commit_ts, kinds
-        ):
+        for table_id, places, first_ts, *counts in by_table:
             found = self._schemas.find(table_id, first_ts)
             if found is None:
                 continue
@@ -292,6 +299,12 @@ class ChangeSetBuilder:
             reverted=taken_back,
         )
 
+    def _masked(self, changes: pa.Table, by_table: Iterable[_TablePlaces]) -> pa.Table:
+        """Return changes with those of masked tables masked; `by_table`: `_places_by_table`."""
+        there = ((self._schemas.find(each[0], each[2]), each[1]) for each in by_table)
+        tables = [(found.table, places) for found, places in there if found is not None]
+        return with_masked_rows(changes, tables)
+
     def _count(self, name: str, counts: Sequence[int]) -> None:
         """Add to a table's counts; `counts`: changes of each kind."""
         inserts, updates, deletes = counts[INSERT], counts[UPDATE], counts[DELETE]
@@ -320,9 +333,10 @@ class ChangeSetBuilder:
                 and lookup_key_columns(table.table)
                 and not table.ignored_kinds
             ):
-                found[table_id] = (
-                    own if table.rows is None else selected_changes(table.rows, table.table, own)[0]
-                )
+                own = masked_changes(table.table, own)
+                if table.rows is not None:
+                    own, _ = selected_changes(table.rows, table.table, own)
+                found[table_id] = own
         return found
 
 
@@ -355,9 +369,12 @@ def _kind_counts(
     return counts
 
 
+_TablePlaces = tuple[int, np.ndarray, int, int, int, int]
+
+
 def _places_by_table(
     ids: np.ndarray, commit_ts: np.ndarray, kinds: np.ndarray
-) -> Iterator[tuple[int, np.ndarray, int, int, int, int]]:
+) -> Iterator[_TablePlaces]:
     """Yield each table id with its places in `ids`, first commit timestamp and count of each kind.
 
     The places ascend.

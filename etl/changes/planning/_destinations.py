@@ -28,7 +28,7 @@ class Destination:
     """The destination of a table's changes."""
 
     table: Table
-    """The table under its downstream name, without columns that rules leave out."""
+    """The table under its downstream name, as column rules shape it."""
     name: str
     """The full upstream name."""
     source: str = ""
@@ -91,8 +91,9 @@ class Destinations:
     def _merged(self, table: Table, sources: str) -> str:
         rule = self._filters.column_rules(table.schema_name, table.name)[0]
         return (
-            f"{rule.text} leaves out or renames columns of {table.full_name}, which is merged with"
-            f" other tables ({sources}): the columns of a merged table are those of all its sources"
+            f"{rule.text} leaves out, masks or renames columns of {table.full_name}, which is"
+            f" merged with other tables ({sources}): the columns of a merged table are those of all"
+            " its sources"
         )
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from sluice.etl.changes.formats.ddl_columns import pair_columns
 from sluice.etl.changes.formats.ddl_partitions import plain_name
+from sluice.etl.changes.masks import unlike
 from sluice.etl.changes.rules._ddl_names import rename_database, rename_in_query, rename_tables
 from sluice.etl.changes.rules.column_rules import ColumnRuleError, left_out_columns
 from sluice.etl.changes.rules.filters import Filter
@@ -191,14 +192,15 @@ class _DdlScoper:
         for other in others:
             if self._filters.column_rules(other.schema_name, other.name) != rules:
                 raise self._error(
-                    f"[[filter.columns]] leaves out or renames other columns of {other.full_name}"
-                    f" than of {new.full_name}: values would be missing downstream, or stay behind",
+                    "[[filter.columns]] leaves out, masks or renames other columns of"
+                    f" {other.full_name} than of {new.full_name}: values would be missing"
+                    " downstream, or stay behind",
                     "change the rules so that they are about both tables or none, or",
                 )
         if rules and self._target(new).is_merged:
             raise self._error(
-                f"{rules[0].text} leaves out or renames columns of {new.full_name}, which is merged"
-                " with other tables",
+                f"{rules[0].text} leaves out, masks or renames columns of {new.full_name}, which is"
+                " merged with other tables",
                 "change the rules, or",
             )
         if not rules or old is None:
@@ -213,6 +215,32 @@ class _DdlScoper:
                     f"it makes column {was.name} of {old.full_name} {name}, and {rule.text} leaves"
                     " out one of the two: its values would be missing downstream, or stay behind",
                     "name the column in the rule under both names or none, or",
+                )
+        if any(rule.masks for rule in rules):
+            self._check_masks(old, new)
+
+    def _check_masks(self, old: Table, new: Table) -> None:
+        """Check that values masked before the DDL are those that the rules make of them behind."""
+        try:
+            before, after = (
+                {column.id: column for column in self._filters.narrowed(table).columns}
+                for table in (old, new)
+            )
+        except ColumnRuleError as error:
+            raise self._error(
+                str(error),
+                "change the rule so that it makes sense for the table behind the statement, or",
+            ) from error
+        for column_id, was in pair_columns(old, new, self._ddl).items():
+            one, other = before[was.id], after[column_id]
+            if (one.public or other.public) and (why := unlike(one, other)):
+                raise self._error(
+                    f"it changes column {other.source_name} of {new.full_name}, which"
+                    f" [[filter.columns]] masks ({why}): masked values downstream wouldn't be those"
+                    " of the rule",
+                    "change the rule so that it names the column before and behind the statement;"
+                    f" or run it downstream as it is (`sluice ddl replace {self._ddl.commit_ts}`)"
+                    f" and copy the table again (`sluice backfill --table {new.full_name}`), or",
                 )
 
     def _leave_columns_out(self, kept: list[int]) -> None:

@@ -1,9 +1,10 @@
-"""Leave columns of a table out, or give them other names, by `[[filter.columns]]`.
+"""Leave columns of a table out, mask them, or give them other names, by `[[filter.columns]]`.
 
 A column that is left out is, for everything behind this, one that isn't public: TiDB's rows have
 such columns while a DDL adds or drops them, so decoders skip them, and no statement names them. A
 renamed one has its new name everywhere behind this. What reads the upstream asks for
-`Column.source_name`.
+`Column.source_name`. A masked one has `Column.mask`, by which its values are masked in one place
+(`sluice.etl.changes.masks`), and masked defaults.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from dataclasses import dataclass, replace
 
 from sluice.errors import SluiceError
 from sluice.etl.changes.formats.ddl_text import tokens
+from sluice.etl.changes.masks import Mask, masked_column
 from sluice.tidb.columns import STATE_WRITE_ONLY
 from sluice.tidb.folded import folded
 from sluice.tidb.schema import Index, Table
@@ -24,8 +26,8 @@ class ColumnRuleError(SluiceError, ValueError):
     """A rule that makes no sense for a table's columns; names rule and column."""
 
     hint = (
-        "change `leave-out`, `keep`, `rename` or `tables` of the rule in the settings, or leave the"
-        " table out by [filter] ignore-table"
+        "change `leave-out`, `keep`, `rename`, `mask` or `tables` of the rule in the settings, or"
+        " leave the table out by [filter] ignore-table"
     )
 
 
@@ -34,8 +36,8 @@ class ColumnRule:
     """A rule of `[[filter.columns]]`.
 
     `tables`: globs of full upstream names; `leave_out`, `keep`: names of columns, of which one is
-    empty at least; `rename`: pairs of an upstream name and the one downstream; `text` names the
-    rule in messages.
+    empty at least; `rename`: pairs of an upstream name and the one downstream; `masks`: masks by
+    upstream name; `text` names the rule in messages.
     """
 
     tables: tuple[str, ...]
@@ -43,6 +45,7 @@ class ColumnRule:
     keep: tuple[str, ...]
     text: str
     rename: tuple[tuple[str, str], ...] = ()
+    masks: tuple[tuple[str, Mask], ...] = ()
 
     def matches(self, schema: str, table: str) -> bool:
         """Return whether the rule is about this table, in any case."""
@@ -58,6 +61,10 @@ class ColumnRule:
     def new_name(self, column: str) -> str:
         """Return the name that the rule gives the upstream's column of this name, "" for none."""
         return next((new for old, new in self.rename if folded(old) == folded(column)), "")
+
+    def mask_of(self, column: str) -> Mask | None:
+        """Return the mask that the rule gives the upstream's column of this name."""
+        return next((mask for name, mask in self.masks if folded(name) == folded(column)), None)
 
 
 def left_out_columns(rules: tuple[ColumnRule, ...], table: Table) -> dict[str, ColumnRule]:
@@ -93,12 +100,64 @@ def renamed_columns(
     return found
 
 
-def shaped_table(rules: tuple[ColumnRule, ...], table: Table) -> Table:
-    """Return the table with the columns, and their names, that rules leave of it.
+def masks_by_column(
+    rules: tuple[ColumnRule, ...], table: Table
+) -> dict[str, tuple[Mask, ColumnRule]]:
+    """Return the masks of the public columns that rules mask, each with the first rule that does.
 
-    Raises ColumnRuleError, see `_without_columns` and `_renamed`.
+    They are by the column's name in `table`. Raises ColumnRuleError for two rules that mask a
+    column differently.
     """
-    return _renamed(rules, _without_columns(rules, table))
+    found: dict[str, tuple[Mask, ColumnRule]] = {}
+    for column in table.columns:
+        if not column.public or column.hidden:
+            continue
+        named = [(mask, rule) for rule in rules if (mask := rule.mask_of(column.source_name))]
+        if len({mask for mask, _ in named}) > 1:
+            raise ColumnRuleError(
+                f"{named[0][1].text} and {named[1][1].text} mask column {column.source_name} of"
+                f" {table.full_name} differently"
+            )
+        if named:
+            found[column.name] = named[0]
+    return found
+
+
+def shaped_table(rules: tuple[ColumnRule, ...], table: Table) -> Table:
+    """Return the table with the columns, their names and masks, that rules leave of it.
+
+    Raises ColumnRuleError, see `_without_columns`, `_masked` and `_renamed`.
+    """
+    return _renamed(rules, _masked(rules, _without_columns(rules, table)))
+
+
+def _masked(rules: tuple[ColumnRule, ...], table: Table) -> Table:
+    """Return the table with masks on the columns that rules mask.
+
+    Raises ColumnRuleError if a mask doesn't fit its column, or a key, a generated column, a foreign
+    key or the partitioning needs the column.
+    """
+    if not any(rule.masks for rule in rules):
+        return table
+    masks = masks_by_column(rules, table)
+    gone = {column.name for column in table.columns if column.upstream_name and not column.public}
+    if user := next(_users(table, {folded(name): name for name in masks}, gone), None):
+        what, name = user
+        raise ColumnRuleError(
+            f"{masks[name][1].text} masks column {name} of {table.full_name}, which {what} needs"
+        )
+    columns = []
+    for column in table.columns:
+        if column.name in masks and not column.mask:
+            mask, rule = masks[column.name]
+            if why := ("it is generated" if column.generated else mask.refusal(column)):
+                raise ColumnRuleError(
+                    f"{rule.text} can't mask column {column.name} of {table.full_name} as"
+                    f" {mask}: {why}"
+                )
+            column = masked_column(column, mask)
+        columns.append(column)
+    return replace(table, columns=tuple(columns))
 
 
 def _renamed(rules: tuple[ColumnRule, ...], table: Table) -> Table:

@@ -200,17 +200,30 @@ class Filter:
                 " same table, and which of the two comes first isn't defined",
                 hint="write the event filter as `operations` of the row rule",
             )
-        return RowSelection(rules, self.narrowed(table))
+        selection = RowSelection(rules, self.narrowed(table))
+        if masked := next((each for each in selection.columns if each.mask), None):
+            raise RowRuleError(
+                f"{selection.columns[masked]} selects rows of {table.full_name} by column"
+                f" {masked.source_name}, which [[filter.columns]] masks: which rows are downstream"
+                " would show its values",
+                hint="change one of the two rules",
+            )
+        return selection
 
     def column_rules(self, schema: str, table: str) -> tuple[ColumnRule, ...]:
-        """Return the rules that leave columns of a table out, or rename them."""
+        """Return the rules that leave columns of a table out, mask or rename them."""
         return tuple(rule for rule in self.columns if rule.matches(schema, table))
+
+    @property
+    def masking_rule(self) -> ColumnRule | None:
+        """Return the first rule that masks columns, None if none does."""
+        return next((rule for rule in self.columns if rule.masks), None)
 
     def narrowed(self, table: Table) -> Table:
         """Return the table, under its upstream name, with those columns public that go downstream.
 
-        They have their names there. Raises ColumnRuleError if it can't be without one that a rule
-        leaves out, or a new name is no good.
+        They have their names and masks there. Raises ColumnRuleError if it can't be without one
+        that a rule leaves out, or a mask or a new name is no good.
         """
         if not self.columns or not table.is_base_table:
             return table

@@ -8,6 +8,7 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
+from sluice.etl.changes.masks import key_fingerprint
 from sluice.etl.changes.rules.filters import Filter
 from sluice.etl.changes.rules.routes import Routes
 from sluice.tidb.ddl_actions import IGNORED_ACTIONS, Action, action_name
@@ -25,9 +26,15 @@ class ReplicationRules:
 
 
 def rules_digest(filters: Filter, routes: Routes) -> str:
-    """Return sixteen hexadecimal digits of the rules' SHA-256."""
+    """Return sixteen hexadecimal digits of the rules' SHA-256. Raises MaskKeyError."""
     plain = _plain(filters)
-    # The digest of rules that a version without column rules, or row rules, has written down.
+    for rule, written in zip(filters.columns, plain[-1], strict=True):
+        places = sorted({mask.key for _, mask in rule.masks if mask.key})
+        if rule.masks:  # another key makes other values
+            written.append([key_fingerprint(place) for place in places])
+        else:
+            written.pop()
+    # The digest of rules that a version without masks, column rules or row rules has written down.
     if not filters.columns:
         plain.pop()
         if not filters.rows:

@@ -17,6 +17,7 @@ from typing import Any
 
 from sluice.errors import SluiceError, ours
 from sluice.etl.changes.formats.key_ranges import in_range
+from sluice.etl.changes.masks import masks_of
 from sluice.etl.changes.rules import Filter
 from sluice.etl.copy.backfill.chunk_cutter import ChunkCutter
 from sluice.etl.copy.backfill.chunk_scheduler import AlignedChunkScheduler
@@ -301,14 +302,9 @@ class BackfillJob:
         if selection is not None:
             conditions.append(selection.sql())
         most = _MAX_CHUNK_BYTES if range_key(table) and not hand.chunk.condition else 0
+        narrowed = self._endpoints.filters.narrowed(table)
         found = self._endpoints.read(
-            ReadRequest(
-                made.at_ts,
-                self._endpoints.filters.narrowed(table),
-                " AND ".join(conditions),
-                path,
-                most,
-            )
+            ReadRequest(made.at_ts, narrowed, " AND ".join(conditions), path, most)
         )
         if not found.complete:
             self._scheduler.give_up(made, f"it has more than {most} bytes")
@@ -316,7 +312,8 @@ class BackfillJob:
             self._remove_files(found)
             return
         hand.read = found
-        outcome = self._scheduler.settle(made, ChunkReady(table.to_json(), made.at_ts, found.loads))
+        ready = ChunkReady(table.to_json(), made.at_ts, found.loads, masks_of(narrowed))
+        outcome = self._scheduler.settle(made, ready)
         if not isinstance(outcome, ChunkReady):
             hand.read, hand.failure, hand.too_large = (
                 None,

@@ -20,6 +20,7 @@ from typing import Any
 import pyarrow as pa
 
 from sluice.errors import SluiceError
+from sluice.etl.changes.masks import masks_of
 from sluice.etl.changes.rules import Filter
 from sluice.etl.copy.backfill import AlignedChunkScheduler, BackfillDownstream
 from sluice.etl.downstream import ChunkResult
@@ -154,7 +155,8 @@ class RowRepair:
             narrowed = self._filters.narrowed(table)
             path = f"jobs/{self._job}/rows/{made.at_ts}"
             loads = write_loads(self._relay.storage, narrowed, rows, path)
-            ready = ChunkReady(self._changed_keys.tables[table.id].to_json(), made.at_ts, loads)
+            definition = self._changed_keys.tables[table.id].to_json()
+            ready = ChunkReady(definition, made.at_ts, loads, masks_of(narrowed))
             outcome = self._scheduler.settle(made, ready)
         except BaseException:
             with suppress(SluiceError, OSError):

@@ -359,6 +359,11 @@ def test_rows_of_another_table_are_declined(scene: Scene) -> None:
     )
 
 
+def test_rows_that_are_masked_otherwise_than_by_the_rules_are_declined(scene: Scene) -> None:
+    ready = ChunkReady(TABLES["plain"].to_json(), scene.middle, masks={"v": '["null", "", ""]'})
+    declines(scene, ready, "the rules of the job mask columns otherwise", is_passing=False)
+
+
 def test_a_file_that_is_gone_or_damaged_is_declined_with_its_name(scene: Scene) -> None:
     made = make_ready(scene.relay, scene.told, PLAIN, scene.middle)
     path = f"jobs/job/{made.at_ts}-0.load"

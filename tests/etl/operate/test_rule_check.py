@@ -10,6 +10,7 @@ from sluice.errors import RequestError
 from sluice.etl.operate.rule_check import RuleCheck, check_rules
 from sluice.etl.settings import Downstream, Relay, Settings, Upstream
 from sluice.etl.settings.rules import parse_filter, parse_routes
+from tests.etl.masking import KEY, SECTION, VARIABLE
 from tests.etl.story import table
 
 ORDERS = table(
@@ -36,6 +37,25 @@ def checked(
         routes=parse_routes([route]),
     )
     return check_rules(settings, [ORDERS, OTHER], name, old, new)
+
+
+def test_a_masked_column_is_shown_with_its_mask_and_never_the_key(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(VARIABLE, KEY)
+    masks = {"region": "digits", "amount": "null", "b": {"constant": "x"}}
+    rule = {"tables": ["d.orders"], "mask": {"region": "digits", "amount": "null", "gone": "null"}}
+    found = checked(columns=[rule], mask=SECTION)
+    assert found.lines[-3:] == [
+        "  region: masked as digits",
+        "  amount: masked as null",
+        "  b: as upstream",
+    ]
+    (warning,) = found.warnings
+    assert "names gone, a column that none of its tables has" in warning
+    (problem,) = checked(columns=[rule | {"mask": masks}], mask=SECTION).problems
+    assert "can't mask column b of d.orders as constant 'x': a constant can't be" in problem
+    assert KEY not in str([found, problem])
 
 
 def test_a_table_is_shown_with_its_target_its_rules_and_each_column() -> None:

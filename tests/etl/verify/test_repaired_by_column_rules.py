@@ -1,4 +1,4 @@
-"""Repairs beside a pipeline that leaves a column of a table out and renames another one."""
+"""Repairs beside a pipeline that leaves a column of a table out, masks and renames another one."""
 
 from __future__ import annotations
 
@@ -16,14 +16,26 @@ from sluice.etl.verify.repair import create_repair, repair_sql
 from sluice.relay.jobs import Runner
 from tests.etl.copy.backfill.running import DATABASE, Pipeline, pipeline
 from tests.etl.mariadb_fixture import MariaDBServer
+from tests.etl.masking import KEY, SECTION, VARIABLE, masked
 
 TABLE = f"{DATABASE}.load_1"
-RULES = {"columns": [{"tables": [TABLE], "leave-out": ["k"], "rename": {"pad": "filling"}}]}
+RULE = {"leave-out": ["k"], "rename": {"pad": "filling"}, "mask": {"pad": "digits"}}
+RULES = {"columns": [{"tables": [TABLE], **RULE}], "mask": SECTION}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def key() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(VARIABLE, KEY)
+        yield
 
 
 @pytest.fixture(scope="module")
 def running(
-    mariadb_server: MariaDBServer, spark_remote: str, tmp_path_factory: pytest.TempPathFactory
+    key: None,
+    mariadb_server: MariaDBServer,
+    spark_remote: str,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Pipeline]:
     filters, folder = parse_filter(RULES)[0], tmp_path_factory.mktemp("by_column_rules")
     with pipeline(mariadb_server, spark_remote, folder, filters=filters) as made:
@@ -49,7 +61,9 @@ def verified(running: Pipeline) -> VerifySummary:
 def check(running: Pipeline) -> None:
     running.caught_up()
     with running.snapshot() as (ts, select):
-        wanted = running.upstream(f"SELECT id, pad FROM {TABLE} ORDER BY id", ts)
+        clear = running.upstream(f"SELECT id, pad FROM {TABLE} ORDER BY id", ts)
+        wanted = [(number, masked(pad, "digits")) for number, pad in clear]
+        assert wanted != clear
         assert len(wanted) > 300 and select(f"SELECT * FROM {TABLE} ORDER BY id") == wanted
     assert [name for name, *_ in running.downstream(f"SHOW COLUMNS FROM {TABLE}")] == [
         "id",

@@ -1,0 +1,34 @@
+"""Mask values of columns on their way downstream, by `mask` of `[[filter.columns]]`.
+
+A column as rules shape it has its mask in `Column.mask`. Rows of the relay log are masked while a
+change set is built, in front of row rules (which select by other columns), and copied rows before
+they become loads. All that writes is behind that, so conflicts, updates and deletes see masked
+values alone.
+"""
+
+from sluice.etl.changes.masks.encoded_rows import masked_changes, with_masked_rows
+from sluice.etl.changes.masks.mask import (
+    KEYED_KINDS,
+    MASK_KINDS,
+    Mask,
+    masked_column,
+    masks_of,
+    unlike,
+)
+from sluice.etl.changes.masks.mask_key import MaskKeyError, key_fingerprint, mask_key
+from sluice.etl.changes.masks.values import masked_columns
+
+__all__ = [
+    "KEYED_KINDS",
+    "MASK_KINDS",
+    "Mask",
+    "MaskKeyError",
+    "key_fingerprint",
+    "mask_key",
+    "masked_changes",
+    "masked_column",
+    "masked_columns",
+    "masks_of",
+    "unlike",
+    "with_masked_rows",
+]

@@ -1,0 +1,148 @@
+"""Mask encoded rows of the relay log: other datums at their places, all else byte for byte."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Mapping
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from sluice.etl.changes.masks.mask import Mask, constant_value
+from sluice.relay import DELETE, INSERT, UPDATE
+from sluice.tidb.codec.column_value import to_datum
+from sluice.tidb.codec.datum import COMPACT, NIL, Datum, decode_datum, encode_datum, skip_datum
+from sluice.tidb.codec.errors import CodecError
+from sluice.tidb.codec.vectorized import Buffer, Ints
+from sluice.tidb.row_walk import RowWalk, UnsupportedShape
+from sluice.tidb.rows import RowDecodeError
+from sluice.tidb.schema import Column, Table
+
+__all__ = ["masked_changes", "with_masked_rows"]
+
+_NAMES = {INSERT: "insert", UPDATE: "update", DELETE: "delete"}
+_BATCH_ROWS = 65_536
+_NULL = bytes((NIL,))
+DatumMask = Callable[[bytes], bytes]
+
+
+def with_masked_rows(changes: pa.Table, tables: Iterable[tuple[Table, Ints]]) -> pa.Table:
+    """Return changes (PART_SCHEMA, one chunk) with the rows of masked tables masked.
+
+    `tables`: each table with the places of its changes. Raises RowDecodeError, MaskKeyError.
+    """
+    masked = [
+        (table, places)
+        for table, places in tables
+        if len(places) and any(column.mask for column in table.columns)
+    ]
+    if not masked:
+        return changes
+    kinds, rows = changes["kind"].to_numpy(), changes["row"].combine_chunks()
+    index, pieces, count = np.arange(len(rows)), [rows], len(rows)
+    for table, places in masked:
+        for kind in _NAMES:
+            own = places[kinds[places] == kind]
+            for first in range(0, len(own), _BATCH_ROWS):
+                some = own[first : first + _BATCH_ROWS]
+                pieces.append(_masked_rows(table, kind, rows.take(pa.array(some))))
+                index[some] = count + np.arange(len(some))
+                count += len(some)
+    at = changes.schema.get_field_index("row")
+    found = pa.concat_arrays(pieces).take(pa.array(index))
+    return changes.set_column(at, changes.schema.field(at), found).combine_chunks()
+
+
+def masked_changes(table: Table, changes: pa.Table) -> pa.Table:
+    """Return changes (PART_SCHEMA), all of `table`, masked. Raises as `with_masked_rows`."""
+    return with_masked_rows(changes.combine_chunks(), [(table, np.arange(changes.num_rows))])
+
+
+def _masked_rows(table: Table, kind: int, rows: pa.LargeBinaryArray) -> pa.LargeBinaryArray:
+    """Return encoded rows of one kind, masked: in lock step, or one by one where they differ."""
+    masks = {column.id: _datum_mask(column) for column in table.columns if column.mask}
+    walk = RowWalk(table, _NAMES[kind])
+    buffer = Buffer(rows)
+    try:
+        done, spans = walk.spans(buffer, frozenset(masks))
+    except UnsupportedShape:
+        done, spans = np.zeros(len(rows), np.bool_), []
+    parts, at = [], buffer.start
+    for column_id, begin, end in spans:
+        begins, ends = np.where(done, begin, buffer.start), np.where(done, end, buffer.start)
+        parts.append(_slices(buffer, at, begins))
+        parts.append(_masked_datums(_slices(buffer, begins, ends), masks[column_id]))
+        at = ends
+    parts.append(_slices(buffer, at, buffer.end))
+    found = pc.binary_join_element_wise(*parts, pa.scalar(b"", pa.large_binary()))
+    others = np.flatnonzero(~done)
+    if not len(others):
+        return found
+    index = np.arange(len(rows))
+    index[others] = len(rows) + np.arange(len(others))
+    single = [_masked_row(table, kind, rows, number, masks) for number in others.tolist()]
+    return pa.concat_arrays([found, pa.array(single, rows.type)]).take(pa.array(index))
+
+
+def _slices(buffer: Buffer, begins: Ints, ends: Ints) -> pa.LargeBinaryArray:
+    """Return what lies between places that ascend from row to row, an element each."""
+    count = len(begins)
+    offsets = np.empty(2 * count + 1, np.int64)
+    offsets[0] = begins[0] if count else 0
+    offsets[1::2], offsets[2::2] = begins, ends
+    both = pa.LargeBinaryArray.from_buffers(
+        pa.large_binary(), 2 * count, [None, pa.py_buffer(offsets), pa.py_buffer(buffer.bytes)]
+    )
+    return both.take(pa.array(np.arange(1, 2 * count, 2)))
+
+
+def _masked_datums(datums: pa.LargeBinaryArray, change: DatumMask) -> pa.LargeBinaryArray:
+    coded = datums.dictionary_encode()
+    return pa.array(map(change, coded.dictionary.to_pylist()), datums.type).take(coded.indices)
+
+
+@functools.lru_cache(maxsize=4096)
+def _datum_mask(column: Column) -> DatumMask:
+    """Return the function that masks a datum; "" is none, of a row without the column."""
+    mask = Mask.from_text(column.mask)
+    if mask.kind == "null":
+        return lambda datum: datum and _NULL
+    if mask.kind == "constant":
+        constant = to_datum(column, constant_value(mask, column))
+        return lambda datum: constant if datum and datum != _NULL else datum
+    change = mask.of_texts(column)
+
+    def masked(datum: bytes) -> bytes:
+        if not datum or datum == _NULL:
+            return datum
+        flag, value = decode_datum(datum, 0)[0]
+        if flag != COMPACT or not isinstance(value, bytes):
+            raise CodecError(f"column {column.name!r} (text) has a datum with flag 0x{flag:02x}")
+        return encode_datum(Datum(COMPACT, change(value)))
+
+    return masked
+
+
+def _masked_row(
+    table: Table, kind: int, rows: pa.LargeBinaryArray, number: int, masks: Mapping[int, DatumMask]
+) -> bytes:
+    """Return one row, masked, of any form. Raises RowDecodeError."""
+    row = rows[number].as_py()
+    try:
+        at = 0
+        for _ in range(RowWalk(table, _NAMES[kind]).handles):
+            at = skip_datum(row, at)
+        found = bytearray(row[:at])
+        if row[at:] == _NULL:  # a row without columns
+            return bytes(row)
+        while at < len(row):
+            column_id, value_at = decode_datum(row, at)
+            end = skip_datum(row, value_at)
+            change = masks.get(column_id.value) if isinstance(column_id.value, int) else None
+            datum = row[value_at:end]
+            found += row[at:value_at] + (datum if change is None else change(datum))
+            at = end
+        return bytes(found)
+    except CodecError as error:
+        raise RowDecodeError(table, number, error.position, error.what) from error

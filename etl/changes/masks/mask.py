@@ -1,0 +1,169 @@
+"""Describe how a column is masked, and refuse what a mask doesn't fit."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+from sluice.etl.changes.masks.mask_key import MaskKeyError, mask_key
+from sluice.etl.changes.masks.mask_text import (
+    MIN_HASH_DIGITS,
+    TextMask,
+    hash_width,
+    text_mask,
+)
+from sluice.tidb.codec.column_value import to_datum
+from sluice.tidb.codec.errors import CodecError
+from sluice.tidb.schema import Column, Table
+
+MASK_KINDS = ("null", "constant", "partial", "hash", "digits", "email")
+KEYED_KINDS = frozenset({"hash", "digits", "email"})
+_HASHED = frozenset({"hash", "email"})
+_INT_BITS = {1: 8, 2: 16, 9: 24, 3: 32, 8: 64}
+"""Bits by TiDB's type number."""
+_UNICODE = frozenset({"utf8", "utf8mb4"})
+
+
+@dataclass(frozen=True, slots=True)
+class Mask:
+    """How values of a column are masked. NULL stays NULL whatever the mask.
+
+    `argument`: the text of a `constant`, or the number of characters that `partial` keeps. `key`:
+    the place of the key (`sluice.etl.changes.masks.mask_key`), "" for kinds without one.
+    """
+
+    kind: str
+    argument: str = ""
+    key: str = ""
+
+    def to_text(self) -> str:
+        """Return the text that `Column.mask` holds."""
+        return json.dumps([self.kind, self.argument, self.key], ensure_ascii=False)
+
+    @classmethod
+    def from_text(cls, text: str) -> Self:
+        """Return the inverse of `to_text`."""
+        return cls(*json.loads(text))
+
+    def __str__(self) -> str:
+        """Return the kind and its argument, for people."""
+        return f"{self.kind} {self.argument!r}" if self.argument else self.kind
+
+    def of_texts(self, column: Column) -> TextMask:
+        """Return the function that masks a value of a text column. Raises MaskKeyError."""
+        return text_mask(self.kind, self.argument, self.key, column)
+
+    def refusal(self, column: Column) -> str:
+        """Return why the mask doesn't fit a column, "" if it does."""
+        if self.kind == "null":
+            return "it is NOT NULL" if column.not_null else ""
+        if self.kind == "constant":
+            return self._constant_refusal(column)
+        if column.kind != "text":
+            return f"it holds no text but {column.kind or 'values of an unknown type'}"
+        if self.kind in _HASHED and (width := hash_width(column)) < MIN_HASH_DIGITS:
+            return (
+                f"it has room for {width} characters, and fewer than {MIN_HASH_DIGITS} hexadecimal"
+                " digits are too few to tell values apart"
+            )
+        if self.kind in KEYED_KINDS:
+            try:
+                mask_key(self.key)
+            except MaskKeyError as error:
+                return str(error)
+        return ""
+
+    def _constant_refusal(self, column: Column) -> str:
+        text = self.argument
+        if column.kind == "text":
+            if not text.isascii() and column.charset not in _UNICODE:
+                return f"its character set {column.charset} may lack some of {text!r}"
+            if text != text.rstrip():
+                return f"servers cut off the blank at the end of {text!r}"
+            width = column.flen if column.flen >= 0 else 255
+            return "" if len(text.encode()) <= width else f"it has room for {width} characters"
+        if column.kind not in ("int", "date", "enum"):
+            return f"a constant can't be of its type, {column.kind or 'unknown'}"
+        try:
+            value = constant_value(self, column)
+            to_datum(column, value)
+        except (CodecError, ValueError):
+            return f"{text!r} is no value of it ({column.kind})"
+        if column.kind == "int":
+            bits = _INT_BITS[column.tp]
+            low, high = (
+                (0, 2**bits - 1) if column.unsigned else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+            )
+            return "" if low <= value <= high else f"it holds numbers from {low} to {high}"
+        return "" if value or column.kind != "enum" else "an ENUM has no element ''"
+
+
+def constant_value(mask: Mask, column: Column) -> Any:
+    """Return the constant as decoded values of the column are. Raises ValueError."""
+    return int(mask.argument) if column.kind == "int" else mask.argument
+
+
+def masks_of(table: Table) -> dict[str, str]:
+    """Return the masks of a table as rules shape it, by column."""
+    return {column.name: column.mask for column in table.columns if column.mask}
+
+
+def masked_column(column: Column, mask: Mask) -> Column:
+    """Return the column with its mask and masked defaults.
+
+    A row that was written before its column holds the masked default then, as the row downstream
+    does, which got it by the DDL. A constant becomes the default of a column without one that can't
+    be NULL: a DDL that adds it fills it with that.
+    """
+    if mask.kind == "null":
+        found = replace(column, default=None, default_is_expr=False, origin_default=None)
+    elif mask.kind == "constant":
+        has_one = column.default is not None or column.not_null
+        origin = column.origin_default is not None or column.not_null
+        found = replace(
+            column,
+            default=mask.argument if has_one else None,
+            default_is_expr=False,
+            origin_default=mask.argument if origin else None,
+        )
+    else:
+        change = mask.of_texts(column)
+        found = replace(
+            column,
+            default=column.default if column.default_is_expr else _masked(change, column.default),
+            origin_default=_masked(change, column.origin_default),
+        )
+    return replace(found, mask=mask.to_text())
+
+
+def _masked(change: TextMask, default: bytes | str | None) -> bytes | str | None:
+    if default is None:
+        return None
+    raw = default.encode("utf-8", "surrogateescape") if isinstance(default, str) else default
+    return change(raw).decode("utf-8", "surrogateescape")
+
+
+def unlike(old: Column, new: Column) -> str:
+    """Return why values masked as `old` aren't those masked as `new`, "" if they are.
+
+    Both are the same column before and after a DDL, as rules shape them.
+    """
+    if old.mask != new.mask:
+        return "one of the two isn't masked, or otherwise"
+    if not old.mask:
+        return ""
+    mask = Mask.from_text(old.mask)
+    if mask.kind == "null":
+        return ""
+    if old.kind != new.kind:
+        return f"its type was {old.kind}"
+    if mask.kind == "constant":
+        return ""
+    if old.charset != new.charset and not {old.charset, new.charset} <= _UNICODE:
+        return f"its character set was {old.charset}"
+    if mask.kind in _HASHED and hash_width(old) != hash_width(new):
+        return f"it had room for {hash_width(old)} hexadecimal digits"
+    if -1 < new.flen < old.flen:
+        return "it becomes shorter"
+    return ""

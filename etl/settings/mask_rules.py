@@ -1,0 +1,91 @@
+"""Read `[filter.mask]` and `mask` of `[[filter.columns]]`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sluice.etl.changes.masks import KEYED_KINDS, MASK_KINDS, Mask
+from sluice.etl.settings.rule_error import RuleError
+from sluice.tidb.folded import folded
+
+_SECTION = "[filter.mask]"
+_SECTION_KEYS = ("key-env", "key-file", "relay-log")
+_PLAIN_KINDS = tuple(kind for kind in MASK_KINDS if kind not in ("constant", "partial"))
+_MAX_KEPT_CHARS = 255
+
+
+@dataclass(frozen=True, slots=True)
+class MaskSection:
+    """`[filter.mask]`: the key's place, "" for none, and whether clear values may be landed."""
+
+    key: str = ""
+    lands_clear: bool = False
+
+
+def parse_mask_section(raw: object) -> MaskSection:
+    """Return the section. Raises RuleError."""
+    if not isinstance(raw, Mapping):
+        raise RuleError(f"{_SECTION} must be a table")
+    for key, value in raw.items():
+        if key not in _SECTION_KEYS:
+            raise RuleError(f"{_SECTION}: unknown key {key}; known are {', '.join(_SECTION_KEYS)}")
+        if not isinstance(value, str) or not value:
+            raise RuleError(f"{_SECTION} {key}: a text expected")
+    if "key-env" in raw and "key-file" in raw:
+        raise RuleError(f"{_SECTION}: either key-env or key-file is needed")
+    if raw.get("relay-log", "clear") != "clear":
+        raise RuleError(
+            f'{_SECTION} relay-log = {raw["relay-log"]!r}: there is only "clear", as landing masks'
+            " nothing"
+        )
+    key = f"env:{raw['key-env']}" if "key-env" in raw else ""
+    return MaskSection(
+        key or (f"file:{raw['key-file']}" if "key-file" in raw else ""), "relay-log" in raw
+    )
+
+
+def parse_masks(where: str, raw: object, section: MaskSection) -> tuple[tuple[str, Mask], ...]:
+    """Return the masks of a rule by column. Raises RuleError."""
+    if not isinstance(raw, Mapping):
+        raise RuleError(f'{where} = {raw!r}: {{ column = "hash" }} expected')
+    for name, count in Counter(map(folded, raw)).items():
+        if count > 1:
+            raise RuleError(f"{where}: {name} is there twice")
+    found = tuple((name, _mask(f"{where} {name}", value, section)) for name, value in raw.items())
+    if found and not section.lands_clear:
+        raise RuleError(
+            f"{where}: the relay log and the archive hold the clear values, as they are masked"
+            f' behind it. Guard both, and write relay-log = "clear" in {_SECTION}'
+        )
+    return found
+
+
+def _mask(where: str, value: Any, section: MaskSection) -> Mask:
+    if isinstance(value, str) and value in _PLAIN_KINDS:
+        if value not in KEYED_KINDS:
+            return Mask(value)
+        if not section.key:
+            raise RuleError(f"{where} = {value!r} needs a key: key-env or key-file in {_SECTION}")
+        return Mask(value, key=section.key)
+    if isinstance(value, Mapping) and len(value) == 1:
+        ((kind, argument),) = value.items()
+        if (
+            kind == "constant"
+            and isinstance(argument, str | int)
+            and not isinstance(argument, bool)
+        ):
+            return Mask(kind, str(argument))
+        if (
+            kind == "partial"
+            and isinstance(argument, int)
+            and not isinstance(argument, bool)
+            and 0 <= argument <= _MAX_KEPT_CHARS
+        ):
+            return Mask(kind, str(argument))
+    raise RuleError(
+        f"{where} = {value!r}: one of {', '.join(map(repr, _PLAIN_KINDS))} expected, or {{ constant"
+        ' = "text" }, or { partial = 4 }'
+    )

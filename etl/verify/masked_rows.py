@@ -1,0 +1,137 @@
+"""Mask the upstream's rows for a comparison, by code that isn't the applier's.
+
+Nothing but a mask's description and its key's bytes comes from `sluice.etl.changes.masks`: HMAC is
+written out as RFC 2104 has it, and digits are permuted as numbers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator
+
+import pyarrow as pa
+
+from sluice.etl.changes.masks import Mask, mask_key
+from sluice.tidb.schema import Column
+
+__all__ = ["masked_rows", "permuted_digits"]
+
+_BLOCK_BYTES = 64
+"""Block size of SHA-256."""
+_BLOCK_DIGITS = 64
+_ROUNDS = 10
+
+
+def masked_rows(
+    batches: Iterable[pa.RecordBatch], columns: Iterable[Column]
+) -> Iterator[pa.RecordBatch]:
+    """Yield the upstream's rows as masks of the columns make them. Raises MaskKeyError."""
+    masks = {column.name: _value_mask(column) for column in columns if column.mask}
+    for batch in batches:
+        arrays = [
+            _each(array, masks[name]) if name in masks else array
+            for name, array in zip(batch.schema.names, batch.columns, strict=True)
+        ]
+        yield pa.RecordBatch.from_arrays(arrays, schema=batch.schema)
+
+
+def _each(values: pa.Array, change: Callable[[object], object]) -> pa.Array:
+    is_text = pa.types.is_large_string(values.type)
+    plain = (values.view(pa.large_binary()) if is_text else values).to_pylist()
+    found = [None if value is None else change(value) for value in plain]
+    if not is_text:
+        return pa.array(found, values.type)
+    return pa.array(found, pa.large_binary()).view(values.type)
+
+
+def _value_mask(column: Column) -> Callable[[object], object]:
+    """Return the function of a value that isn't NULL: texts as bytes."""
+    mask = Mask.from_text(column.mask)
+    if mask.kind == "null":
+        return lambda value: None
+    if mask.kind == "constant":
+        constant: object = int(mask.argument) if column.kind == "int" else mask.argument.encode()
+        return lambda value: constant
+    if mask.kind == "partial":
+        return lambda value: _partial(value, int(mask.argument))  # type: ignore[arg-type]
+    key = mask_key(mask.key)
+    room = 1 << 30 if column.flen < 0 else column.flen
+    if mask.kind == "hash":
+        return lambda value: value and _hex(key, value)[:room]  # type: ignore[arg-type]
+    if mask.kind == "digits":
+        return lambda value: permuted_digits(key, value)  # type: ignore[arg-type]
+    return lambda value: _email(key, value, room)  # type: ignore[arg-type]
+
+
+def _partial(value: bytes, kept: int) -> bytes:
+    # a character begins at each byte that is no continuation (10xxxxxx) of a whole one
+    begins = []
+    at = 0
+    while at < len(value):
+        begins.append(at)
+        at += next(
+            (n for n in (1, 2, 3, 4) if at + n <= len(value) and _is_utf8(value[at : at + n])), 1
+        )
+    if len(begins) <= kept:
+        return b"*" * len(begins)
+    return b"*" * (len(begins) - kept) + (value[begins[-kept] :] if kept else b"")
+
+
+def _is_utf8(value: bytes) -> bool:
+    try:
+        return len(value.decode()) == 1
+    except UnicodeDecodeError:
+        return False
+
+
+def _hmac(key: bytes, message: bytes) -> bytes:
+    if len(key) > _BLOCK_BYTES:
+        key = hashlib.sha256(key).digest()
+    block = key.ljust(_BLOCK_BYTES, b"\0")
+    inner = hashlib.sha256(bytes(byte ^ 0x36 for byte in block) + message).digest()
+    return hashlib.sha256(bytes(byte ^ 0x5C for byte in block) + inner).digest()
+
+
+def _hex(key: bytes, value: bytes) -> bytes:
+    return _hmac(key, value).hex().encode()
+
+
+def _email(key: bytes, value: bytes, room: int) -> bytes:
+    if not value:
+        return value
+    domain = value[value.rindex(b"@") :] if b"@" in value else b""
+    if domain and 16 + len(domain) <= room:
+        return _hex(key, value)[:16] + domain
+    return _hex(key, value)[:room]
+
+
+def permuted_digits(key: bytes, value: bytes) -> bytes:
+    """Return a value with other digits in the places of its digits."""
+    places = [at for at, byte in enumerate(value) if 0x30 <= byte <= 0x39]
+    found = bytearray(value)
+    for first in range(0, len(places), _BLOCK_DIGITS):
+        block = places[first : first + _BLOCK_DIGITS]
+        digits = _permuted(key, first // _BLOCK_DIGITS, bytes(value[at] for at in block))
+        for at, byte in zip(block, digits, strict=True):
+            found[at] = byte
+    return bytes(found)
+
+
+def _permuted(key: bytes, block: int, digits: bytes) -> bytes:
+    """Return a permutation of decimal numbers of one length, by ten rounds of a Feistel network.
+
+    It changes the upper digits by the lower ones and the other way round, in place.
+    """
+    size = len(digits)
+    high, low = size // 2, size - size // 2
+    upper, lower = int(digits[:high] or b"0"), int(digits[high:])
+    for number in range(_ROUNDS):
+        seen, width = (upper, high) if number % 2 else (lower, low)
+        text = str(seen).rjust(width, "0") if width else ""
+        message = f"digits/{block}/{size}/{number}/{text}".encode()
+        added = int.from_bytes(_hmac(key, message), "big")
+        if number % 2:
+            lower = (lower + added) % 10**low
+        else:
+            upper = (upper + added) % 10**high
+    return str(upper * 10**low + lower).rjust(size, "0").encode()
