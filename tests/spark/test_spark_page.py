@@ -170,6 +170,7 @@ def test_a_table_a_day_is_written_as_it_was(place: Path, names: dict[str, Any]) 
     ]
 
 
+@pytest.mark.slow
 def test_the_history_of_each_row_has_the_times_between_which_it_held(
     place: Path, names: dict[str, Any]
 ) -> None:
@@ -208,7 +209,7 @@ def test_a_replica_in_the_lake_house_follows_and_a_batch_may_come_again(
         shutil.rmtree(f"{place}/lake/checkpoints")
 
 
-@pytest.mark.quick_cases("type 2")
+@pytest.mark.slow
 @pytest.mark.parametrize("statement", [MERGE, MERGE_HISTORY], ids=["type 1", "type 2"])
 def test_spark_understands_the_merge(statement: str, place: Path, spark: SparkSession) -> None:
     row = "id", "'a' AS owner", "1.5 AS balance", "id AS from_ts", "now() AS valid_from"

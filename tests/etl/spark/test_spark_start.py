@@ -132,6 +132,7 @@ def test_the_command_becomes_what_the_settings_say(
     assert "KEY=VALUE expected" in refused.output
 
 
+@pytest.mark.slow
 def test_an_executor_of_a_pod_is_started_by_what_its_driver_says_in_variables() -> None:
     environment = {
         "SPARK_DRIVER_URL": "spark://CoarseGrainedScheduler@127.0.0.1:1", "SPARK_EXECUTOR_ID": "3",

@@ -53,6 +53,7 @@ def table_of(running: Pipeline) -> str:
     return f"{DATABASE}.{name}"
 
 
+@pytest.mark.slow
 def test_both_sides_are_equal_at_a_checkpoint_while_they_change(running: Pipeline) -> None:
     running.traffic(updates=0.5)
     summary = verified(running)

@@ -143,6 +143,7 @@ def test_what_hinders_in_a_worker_is_said_by_the_same_error(
         snapshots.forget(without_rows.id)
 
 
+@pytest.mark.slow
 def test_the_command_writes_whole_files_and_shows_what_became_different(
     archived: Settings, tmp_path: Path
 ) -> None:
