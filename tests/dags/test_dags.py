@@ -545,6 +545,7 @@ def test_modes_are_those_of_the_settings(dag_bag):
     )
 
 
+@pytest.mark.slow
 def test_parsing_a_dag_file_imports_nothing_heavy_and_is_quick(tmp_path):
     script = (
         "import sys, time, runpy\n"

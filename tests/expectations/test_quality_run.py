@@ -135,6 +135,7 @@ def file(settings: Settings, path: str) -> str:
     return found.decode()
 
 
+@pytest.mark.slow
 def test_what_is_proposed_is_met_and_nothing_secret_is_in_the_report(shop, folder):
     settings, _ = shop
     assert proposed(settings) == dict.fromkeys(

@@ -19,7 +19,7 @@ from sluice.relay.archive import Archive
 from sluice.relay.storage import LocalStorage
 from sluice.tidb import tso
 
-HOURS = 6
+HOURS = 3
 END = tso.compose(1_789_999_200_000)
 """A full hour, so that both logs have folders for the same hours."""
 
@@ -67,9 +67,11 @@ def asked(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
         seen = overview(settings, 60.0)
         assert seen.relay.hi == END and seen.relay.bytes
         archive_status(settings)
+    del found["read stop.json"]  # what waits for a server that is away looks there all the time
     return found
 
 
+@pytest.mark.slow
 def test_status_and_the_first_page_read_as_much_of_a_hundred_windows_as_of_three_an_hour(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

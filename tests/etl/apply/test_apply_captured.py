@@ -24,7 +24,7 @@ def captured(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]
     return folder, build(folder)
 
 
-@pytest.mark.quick_cases("parallel")
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["atomic", "parallel"])
 def test_every_snapshot_of_all_recordings_is_equal_downstream(
     mariadb: MariaDBServer, tmp_path: Path, captured: tuple[Path, list[str]], mode: str

@@ -147,6 +147,7 @@ def test_a_session_of_tidb_that_is_lost_at_any_round_trip_says_so_and_that_it_pa
     assert len(_lost_at_each_round_trip(mariadb, work)) > 4
 
 
+@pytest.mark.slow
 def test_a_broken_connection_leaves_no_half_of_its_proxy_behind(
     mariadb: MariaDBServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

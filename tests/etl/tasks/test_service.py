@@ -166,6 +166,7 @@ def applied(story):
     return []
 
 
+@pytest.mark.slow
 def test_the_standby_goes_on_when_the_host_of_the_active_one_dies(tmp_path, mariadb, services):
     story, config = Story(mariadb, tmp_path), settings(tmp_path, mariadb.port)
     RelayLog.open(story.url).change_control(lambda _: Control(land_paused=True, apply_paused=False))

@@ -144,6 +144,7 @@ def test_nothing_is_reported_while_rows_and_columns_change_all_the_time(running:
     running.control.stop()
 
 
+@pytest.mark.slow
 def test_since_when_nothing_can_be_read_is_noted_until_rows_are_compared_again(
     running: Pipeline, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -106,6 +106,7 @@ def test_every_corruption_is_found_and_nothing_else_and_the_printed_sql_makes_it
     assert found(replica) == {}
 
 
+@pytest.mark.slow
 def test_a_row_that_changed_since_stays_as_it_is_and_the_counts_tell(replica: Replica) -> None:
     with replica.server.connect() as connection, connection.cursor() as cursor:
         cursor.execute("UPDATE types.pk_neg SET v = -77701 LIMIT 2")

@@ -101,6 +101,7 @@ def test_the_schema_is_that_of_the_moment():
         )
 
 
+@pytest.mark.slow
 def test_a_snapshot_may_be_given_as_a_time_in_the_sessions_zone(shop):
     ts = shop.recording.label("c_mid").ts
     with shop.cursor() as cursor:

@@ -281,6 +281,7 @@ def test_a_job_cancelled_while_nothing_applies_leaves_no_aligned_chunk_and_no_no
     running.compared()
 
 
+@pytest.mark.slow
 def test_a_plan_tells_what_is_done_and_what_hinders_it(running: Pipeline) -> None:
     plan = plan_backfill(running.settings, BackfillRequest((f"{DATABASE}.*", "nothing.*")))
     assert [table.name for table in plan.tables] == [f"{DATABASE}.load_1", f"{DATABASE}.txn"]

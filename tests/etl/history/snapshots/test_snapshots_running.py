@@ -120,6 +120,7 @@ def test_what_a_killed_job_has_read_of_the_downstream_goes_when_it_begins_anew(
     assert archive.snapshots.find(left) is None
 
 
+@pytest.mark.slow
 def test_a_job_that_reads_the_downstream_is_given_up_at_its_next_border_and_leaves_nothing(
     running: Pipeline,
 ) -> None:
