@@ -352,7 +352,8 @@ class BackfillJob:
         found = self._scheduler.result(hand.made, self._waiting)
         self._active.remove(hand)
         if found is not None and not found.declined:
-            self._size.took(hand.read.rows, hand.read.read_ms + found.write_ms)
+            took_ms = hand.read.read_ms + found.write_ms
+            self._size.took(hand.read.rows, took_ms, is_selected=bool(self._request.where))
             self._note(hand.chunk, hand.read, found)
         self._scheduler.remove(hand.made)
         self._remove_files(hand.read)

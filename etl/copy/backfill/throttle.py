@@ -30,11 +30,14 @@ class AdaptiveChunkSize:
     def __init__(self, rows: int = _INITIAL_ROWS) -> None:
         self.rows = rows
 
-    def took(self, rows: int, milliseconds: float) -> None:
+    def took(self, rows: int, milliseconds: float, *, is_selected: bool = False) -> None:
         """Adapt the size to a chunk of that many rows that took that long.
 
         One that was cut short for another reason shows nothing about the size unless it took long.
+        `is_selected`: a condition took these rows of a range, which took its time by its own size.
         """
+        if is_selected:
+            rows = max(rows, self.rows)
         factor = TARGET_CHUNK_MS / max(milliseconds, 1.0)
         if factor < 1:
             self._set_rows(max(rows * max(factor, _MIN_SHRINK_FACTOR), min(_MIN_ROWS, self.rows)))

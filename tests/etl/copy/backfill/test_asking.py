@@ -123,6 +123,18 @@ def test_chunks_follow_the_time_that_they_take() -> None:
     assert size.rows == 1
 
 
+def test_chunks_grow_again_though_a_condition_takes_none_of_their_rows() -> None:
+    size = AdaptiveChunkSize(100)
+    size.shrink()
+    size.took(0, 5, is_selected=True)
+    assert size.rows == 50
+    for _ in range(20):
+        size.took(1, 5, is_selected=True)
+    assert size.rows == 50_000
+    size.took(1, 800, is_selected=True)
+    assert size.rows == 12_500
+
+
 def test_a_rate_is_kept_and_not_saved_up() -> None:
     clock = [0.0]
     rate = RowRateLimiter(100, lambda: clock[0])
