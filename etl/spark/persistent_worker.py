@@ -91,7 +91,7 @@ class PersistentWorker:
         Begins one if none does, or it has stood for `max_age_s`, and waits until it has come. False
         if none comes: then it is not tried again for a while. Raises SparkUnavailableError where
         the server is away, or goes meanwhile; NoFreeCore where its job has waited for a core for
-        `core_timeout_s`, and goes on waiting. Whoever gives `core_timeout_s` can do without: the
+        `core_timeout_s`, and goes on waiting. A caller that gives it can do without: the
         successor of one that has stood for long isn't waited for at all, and NoFreeCore is raised
         until it has come.
         """
@@ -215,9 +215,9 @@ class PersistentWorker:
         return None
 
     def _is_predecessor_ending(self) -> bool:
-        return (
-            not self._jobs[-1].is_over and time.monotonic() < self._aged_out + _SHUTDOWN_TIMEOUT_S
-        )
+        if not self._jobs or self._jobs[-1].is_over:
+            return False
+        return time.monotonic() < self._aged_out + _SHUTDOWN_TIMEOUT_S
 
     def _new_start(self) -> _StartingWorker:
         self._is_released = False

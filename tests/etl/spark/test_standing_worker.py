@@ -139,6 +139,25 @@ def test_who_can_do_without_a_worker_does_not_wait_for_the_successor_of_an_old_o
     assert came[0].column(0).to_pylist() == [f"c from {pid}"], "its process is given to the next"
 
 
+def test_a_successor_that_is_released_before_it_came_is_followed_by_another(
+    function: RemoteFunction, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask(function, "a")
+    worker = function._pool._one
+    deadline = time.monotonic() + 60
+    with monkeypatch.context() as patched:
+        patched.setattr(standing, "_MAX_LIFETIME_S", 0.0)
+        while worker._starting is None and time.monotonic() < deadline:
+            with contextlib.suppress(standing.NoFreeCore):
+                list(function(pa.table({"text": ["b"]}), 60, alone=True, core_timeout_s=60))
+    worker.release()
+    came: list[pa.RecordBatch] = []
+    while not came and time.monotonic() < deadline:
+        with contextlib.suppress(standing.NoFreeCore):
+            came = list(function(pa.table({"text": ["c"]}), 60, alone=True, core_timeout_s=60))
+    assert came[0].column(0).to_pylist()[0].startswith("c from ")
+
+
 def test_large_calls_at_once_go_to_several_workers_and_give_the_one_up(
     function: RemoteFunction,
 ) -> None:
