@@ -136,7 +136,11 @@ class DebeziumJson(KeyedEncoder):
         return row_texts(*self._around([row], schema), count=len(batch))
 
     def _key_header(
-        self, batch: RowBatch, key: Sequence[Column], image: Images
+        self,
+        batch: RowBatch,
+        key: Sequence[Column],
+        image: Images,
+        keys: pa.LargeBinaryArray | None,
     ) -> pa.LargeBinaryArray | None:
         """Return the keys; with schemas, which Kafka Connect reads, as JSON in a JSON string.
 
@@ -144,7 +148,7 @@ class DebeziumJson(KeyedEncoder):
         types it has no schema, and Debezium's JDBC sink refuses the message.
         """
         if not self._with_schema:
-            return self._keys(batch, key, image)
+            return keys
         row = self._row(key, image, len(batch))
         return text_strings(row.cast(pa.large_string()), lossless=True)
 

@@ -56,10 +56,14 @@ class KeyedEncoder(Encoder):
         """Return the messages' keys; None if `key` is empty."""
 
     def _key_header(
-        self, batch: RowBatch, key: Sequence[Column], image: Images
+        self,
+        batch: RowBatch,
+        key: Sequence[Column],
+        image: Images,
+        keys: pa.LargeBinaryArray | None,
     ) -> pa.LargeBinaryArray | None:
-        """Return the keys as the headers of `key_headers` have them."""
-        return self._keys(batch, key, image)
+        """Return the messages' keys, `keys`, as the headers of `key_headers` have them."""
+        return keys
 
     @abstractmethod
     def _values(self, batch: RowBatch) -> pa.LargeBinaryArray | None:
@@ -81,7 +85,10 @@ class KeyedEncoder(Encoder):
         headers = row_headers(batch)
         images = batch.old, batch.new
         old_key, new_key = (self._keys(batch, key, image) for image in images)
-        old_named, new_named = (self._key_header(batch, key, image) for image in images)
+        old_named, new_named = (
+            self._key_header(batch, key, image, keys)
+            for image, keys in zip(images, (old_key, new_key), strict=True)
+        )
         deleted, created = (self._values(batch.as_kind(kind)) for kind in (DELETE, INSERT))
         to_new = add_header(headers, "__debezium.newkey", new_named)
         to_old = add_header(headers, "__debezium.oldkey", old_named)
