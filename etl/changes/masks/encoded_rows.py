@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sluice.etl.changes.masks.mask import Mask, constant_value
+from sluice.etl.changes.masks.mask import Mask, constant_value, masks_of
 from sluice.relay import DELETE, INSERT, UPDATE
 from sluice.tidb.codec.column_value import to_datum
 from sluice.tidb.codec.datum import COMPACT, NIL, Datum, decode_datum, encode_datum, skip_datum
@@ -56,6 +56,8 @@ def with_masked_rows(changes: pa.Table, tables: Iterable[tuple[Table, Ints]]) ->
 
 def masked_changes(table: Table, changes: pa.Table) -> pa.Table:
     """Return changes (PART_SCHEMA), all of `table`, masked. Raises as `with_masked_rows`."""
+    if not masks_of(table):
+        return changes
     return with_masked_rows(changes.combine_chunks(), [(table, np.arange(changes.num_rows))])
 
 

@@ -10,8 +10,9 @@ renamed one has its new name everywhere behind this. What reads the upstream ask
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Iterator
+from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from sluice.errors import SluiceError
 from sluice.etl.changes.formats.ddl_text import tokens
@@ -20,6 +21,8 @@ from sluice.tidb.columns import STATE_WRITE_ONLY
 from sluice.tidb.folded import folded
 from sluice.tidb.schema import Index, Table
 from sluice.tidb.table_name import fits, full_name
+
+_Given = TypeVar("_Given")
 
 
 class ColumnRuleError(SluiceError, ValueError):
@@ -85,19 +88,8 @@ def renamed_columns(
     They are by the column's name in `table`: a table that is shaped already has none. Raises
     ColumnRuleError for two rules that give a column different names.
     """
-    found: dict[str, tuple[str, ColumnRule]] = {}
-    for column in table.columns:
-        if not column.public or column.hidden:
-            continue
-        named = [(new, rule) for rule in rules if (new := rule.new_name(column.source_name))]
-        if len({new for new, _ in named}) > 1:
-            raise ColumnRuleError(
-                f"{named[0][1].text} and {named[1][1].text} give column {column.source_name} of"
-                f" {table.full_name} different names"
-            )
-        if named and named[0][0] != column.name:
-            found[column.name] = named[0]
-    return found
+    found = _given_by_column(rules, table, ColumnRule.new_name, "give", "different names")
+    return {name: given for name, given in found.items() if given[0] != name}
 
 
 def masks_by_column(
@@ -108,15 +100,29 @@ def masks_by_column(
     They are by the column's name in `table`. Raises ColumnRuleError for two rules that mask a
     column differently.
     """
-    found: dict[str, tuple[Mask, ColumnRule]] = {}
+    return _given_by_column(rules, table, ColumnRule.mask_of, "mask", "differently")
+
+
+def _given_by_column(
+    rules: tuple[ColumnRule, ...],
+    table: Table,
+    given_by: Callable[[ColumnRule, str], _Given | None],
+    verb: str,
+    difference: str,
+) -> dict[str, tuple[_Given, ColumnRule]]:
+    """Return what rules give the public columns, by their names in `table`, with the first rule.
+
+    Raises ColumnRuleError where two rules give a column different things.
+    """
+    found: dict[str, tuple[_Given, ColumnRule]] = {}
     for column in table.columns:
         if not column.public or column.hidden:
             continue
-        named = [(mask, rule) for rule in rules if (mask := rule.mask_of(column.source_name))]
-        if len({mask for mask, _ in named}) > 1:
+        named = [(given, rule) for rule in rules if (given := given_by(rule, column.source_name))]
+        if len({given for given, _ in named}) > 1:
             raise ColumnRuleError(
-                f"{named[0][1].text} and {named[1][1].text} mask column {column.source_name} of"
-                f" {table.full_name} differently"
+                f"{named[0][1].text} and {named[1][1].text} {verb} column {column.source_name} of"
+                f" {table.full_name} {difference}"
             )
         if named:
             found[column.name] = named[0]
