@@ -53,6 +53,7 @@ class Agent:
         threading.Thread(target=self._read, name="caller", daemon=True).start()
         while (message := self._calls.get()) is not None:
             self._line.send(**self._answer(message))
+            self._current = ""
 
     def _answer(self, message: dict[str, Any]) -> dict[str, Any]:
         self._is_ended, self._current = False, message["call"]
@@ -70,7 +71,7 @@ class Agent:
                 log.exception("the call %s met a defect", self._current)
             return {"error": str(reason), "hint": reason.hint, "transient": reason.transient}
         finally:
-            self._current = ""
+            self._is_ended = True  # a second SIGTERM must not take the answer along
 
     def _on_sigterm(self, _number: int, _frame: FrameType | None) -> None:
         if not self._current:

@@ -15,6 +15,8 @@ one. Imported by both sides: nothing of Airflow's, nothing of the pipeline's.
 from __future__ import annotations
 
 import json
+import os
+import select
 import threading
 from importlib import metadata
 from typing import IO, Any
@@ -23,6 +25,9 @@ __all__ = ["PROTOCOL", "JsonLines", "distribution"]
 
 PROTOCOL = 1
 """Changes with every message that an older side would misread."""
+_SIGNAL_CHECK_MS = 1000
+"""Python handles signals this often while a message is awaited: see `JsonLines.receive`."""
+_READ_BYTES = 1 << 16
 _DISTRIBUTIONS = ("sluice", "airflow-provider-sluice")
 
 
@@ -43,6 +48,9 @@ class JsonLines:
         self._reading = reading
         self._writing = writing
         self._lock = threading.Lock()
+        self._unread = b""
+        self._arrivals = select.poll()
+        self._arrivals.register(reading, select.POLLIN)
 
     def send(self, **message: Any) -> None:
         """Send a message. Raises OSError if the other end is gone, TypeError."""
@@ -53,10 +61,17 @@ class JsonLines:
 
     def receive(self) -> dict[str, Any]:
         """Return the next message; waits for it. Raises EOFError at the end, ValueError."""
-        line = self._reading.readline()
-        if not line.endswith("\n"):
-            raise EOFError("the other end is gone")
+        while b"\n" not in self._unread:
+            # Only the main thread handles signals, between two bytecodes. One that the kernel gives
+            # to another thread, or that comes right before a read, does not end the read: Airflow's
+            # SIGTERM would wait for the agent's next message. So no read begins before bytes came.
+            if self._arrivals.poll(_SIGNAL_CHECK_MS):
+                found = os.read(self._reading.fileno(), _READ_BYTES)
+                if not found:
+                    raise EOFError("the other end is gone")
+                self._unread += found
+        line, _, self._unread = self._unread.partition(b"\n")
         message = json.loads(line)
         if not isinstance(message, dict):
-            raise ValueError(f"a JSON object is expected, not {line[:100]!r}")
+            raise ValueError(f"a JSON object is expected, not {message!r:.100}")
         return message

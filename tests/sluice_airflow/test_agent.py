@@ -18,6 +18,7 @@ from sluice.etl.settings.pipelines import pipelines
 from sluice.relay.jobs import DONE, PAUSED, Jobs
 from tests.sluice_airflow.counting_kind import program
 
+AGENT = "tests.sluice_airflow.counting_kind"
 MIDNIGHT = "2026-11-22T00:00:00+00:00"
 
 
@@ -81,9 +82,7 @@ def test_a_killed_task_pauses_the_job_of_its_agent(elsewhere, caplog, group):
         while "at work" not in caplog.text:
             time.sleep(0.05)
         for child in psutil.Process().children() if group else []:
-            if (
-                "sluice.airflow.agent" in child.cmdline()
-            ):  # servers of other tests are children, too
+            if AGENT in child.cmdline():  # servers of other tests are children, too
                 child.terminate()
         os.kill(os.getpid(), signal.SIGTERM)
 
@@ -154,6 +153,7 @@ def test_an_agent_ends_with_its_caller(elsewhere):
     assert not psutil.pid_exists(pid)
 
 
+@pytest.mark.slow
 def test_what_a_library_prints_is_no_message(elsewhere):
     assert call(shop_pipeline(), "stray") is None
 
@@ -181,6 +181,7 @@ def test_a_missing_interpreter_fails_the_task_at_once(shop):
         call_task(shop_pipeline(), "compact")
 
 
+@pytest.mark.slow
 def test_a_call_that_the_agent_has_not_is_named_with_a_hint(elsewhere):
     with pytest.raises(AgentError, match="no call 'dance'") as caught:
         call(shop_pipeline(), "dance")
