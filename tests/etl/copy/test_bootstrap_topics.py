@@ -52,6 +52,7 @@ pytestmark = needs_broker
 ROWS = 8_732
 
 
+@pytest.mark.ci_cases("[canal-json]", "[debezium-avro]")
 @pytest.mark.parametrize("name", READERS)
 def test_a_dump_is_what_tidb_showed_and_changes_go_on_behind_it(name: str, tmp_path: Path) -> None:
     encoding, new_reader = READERS[name]
@@ -154,6 +155,7 @@ _COPIER = textwrap.dedent("""
 """)
 
 
+@pytest.mark.ci_cases("canal-json")
 @pytest.mark.parametrize("name", ["canal-json", "debezium-json"])
 def test_kill_9_at_any_time_leaves_each_row_and_each_change_once(name: str, tmp_path: Path) -> None:
     """Killed in the snapshot, at its end, and among the changes behind it."""

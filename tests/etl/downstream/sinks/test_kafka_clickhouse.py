@@ -103,6 +103,7 @@ def statements_of(table: Table, number: int, sent: Sent, files: list[Path]) -> l
     ]
 
 
+@pytest.mark.ci_cases("types")
 @pytest.mark.parametrize("recording", ["types", "shop"])
 def test_the_tables_have_what_tidb_showed(recording: str, tmp_path: Path) -> None:
     recorded = landed(recording, tmp_path / "relay")

@@ -47,6 +47,9 @@ def recorded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     return landed(request.param, tmp_path_factory.mktemp(request.param))
 
 
+@pytest.mark.ci_cases(
+    "types-canal", "shop-debezium-json-more1", "types-debezium-json-more2", "types-debezium-avro"
+)
 @pytest.mark.parametrize(
     ("format_name", "more"),
     [

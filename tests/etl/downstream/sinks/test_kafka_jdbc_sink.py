@@ -123,6 +123,7 @@ def properties_of(
     return {**_PROPERTIES, "topics": ",".join(topics.values()), "connection.url": url}
 
 
+@pytest.mark.ci_cases("types")
 @pytest.mark.parametrize("recording", ["types", "shop"])
 def test_the_sink_leaves_what_tidb_showed(
     recording: str, server: MariaDBServer, tmp_path: Path

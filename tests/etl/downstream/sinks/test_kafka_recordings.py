@@ -62,6 +62,7 @@ def topic(tmp_path: Path) -> Kafka:
     return Kafka(brokers=REAL, topic=name, savepoint=str(tmp_path / "savepoint"))
 
 
+@pytest.mark.ci_cases("[types-", "[ddl-")
 @pytest.mark.parametrize("name", READERS)
 def test_a_consumer_rebuilds_what_tidb_showed_in_the_end(
     name: str, recording: Landed, topic: Kafka

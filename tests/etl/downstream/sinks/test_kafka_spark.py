@@ -29,6 +29,7 @@ _SOME = {
 """Each topic is a stream of its own, so these are as many as a minute allows."""
 
 
+@pytest.mark.ci_cases("shop")
 @pytest.mark.parametrize("recording", _SOME)
 def test_a_stream_leaves_what_tidb_showed(recording: str, tmp_path: Path) -> None:
     try:

@@ -97,6 +97,7 @@ def test_every_change_is_once_in_the_partition_of_its_key_and_in_its_transaction
     assert checkpoint.commit_ts == last.hi
 
 
+@pytest.mark.ci_cases("shop-debezium-json", "ddl-canal-json")
 @pytest.mark.parametrize("name", ["canal-json", "debezium-json"])
 @pytest.mark.parametrize("recording", ["shop", "ddl"])
 def test_the_topics_of_all_tables_rebuild_them(

@@ -26,6 +26,7 @@ from tests.etl.downstream.sinks.registry import running_registry
 pytestmark = needs_broker
 
 
+@pytest.mark.ci_cases("debezium-json")
 @pytest.mark.parametrize("name", ["debezium-json", "debezium-avro"])
 def test_places_count_from_one_to_what_the_end_of_their_transaction_says(
     name: str, relays: dict[str, RelayLog], options: Kafka
