@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pymysql
+import pytest
 from click.testing import CliRunner, Result
 
 from sluice.cli import group
@@ -20,13 +21,19 @@ from sluice.devstack.control import ClusterControl
 from sluice.devstack.stack import Stack
 from sluice.etl.apply import run_apply
 from sluice.etl.changes.server_errors import UNKNOWN_DATABASE
-from sluice.etl.copy.backfill import BackfillRequest, BackfillSummary, create_backfill, run_backfill
+from sluice.etl.copy.backfill import (
+    BackfillRequest,
+    BackfillSummary,
+    cancel_backfill,
+    create_backfill,
+    run_backfill,
+)
 from sluice.etl.copy.backfill.reader import ReadRequest, ReadResult, read_chunk
 from sluice.etl.copy.tidb_session import TidbAddress, TidbSession
 from sluice.etl.landing import run_land
 from sluice.etl.settings import Relay, Settings, Spark, Upstream, Window
 from sluice.relay import RelayLog
-from sluice.relay.jobs import Runner
+from sluice.relay.jobs import Jobs, Runner
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.preparing import local_preparer
 
@@ -176,6 +183,24 @@ class Pipeline:
     def backfill(self, *tables: str, **more: Any) -> BackfillSummary:
         job = create_backfill(self.settings, BackfillRequest(tables, **more), "test")
         return run_backfill(self.settings, job.id, Runner("test"), read=self.read)
+
+    def settle(self) -> None:
+        """Cancel the backfills that aren't over, and make all tables what they are upstream."""
+        relay = RelayLog.open(self.settings.relay.url)
+        for job in Jobs(relay.storage).unfinished():
+            cancel_backfill(self.settings, job.id, Runner("test"))
+        self.traffic(updates=0)
+        self.backfill(f"{DATABASE}.*")
+        self.caught_up()
+
+
+@contextlib.contextmanager
+def one_failure_alone(running: Pipeline, request: pytest.FixtureRequest) -> Iterator[Pipeline]:
+    """Yield the pipeline to a test; if it fails, the next one finds nothing of it."""
+    failed = request.session.testsfailed
+    yield running
+    if request.session.testsfailed > failed:
+        running.settle()
 
 
 @contextlib.contextmanager

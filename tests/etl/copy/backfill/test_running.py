@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -25,12 +26,12 @@ from sluice.etl.downstream import ChunkResult
 from sluice.relay import RelayLog
 from sluice.relay.jobs import CANCEL, Job, JobOverlapError, Jobs, Runner
 from tests.etl.copy.backfill.killed_backfill import killed
-from tests.etl.copy.backfill.running import DATABASE, Pipeline, pipeline
+from tests.etl.copy.backfill.running import DATABASE, Pipeline, one_failure_alone, pipeline
 from tests.etl.mariadb_fixture import MariaDBServer
 
 
 @pytest.fixture(scope="module")
-def running(
+def shared(
     mariadb_server: MariaDBServer, spark_remote: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Pipeline]:
     with pipeline(mariadb_server, spark_remote, tmp_path_factory.mktemp("running")) as made:
@@ -38,6 +39,12 @@ def running(
         made.traffic(updates=0)
         yield made
         made.control.stop()
+
+
+@pytest.fixture
+def running(shared: Pipeline, request: pytest.FixtureRequest) -> Iterator[Pipeline]:
+    with one_failure_alone(shared, request) as found:
+        yield found
 
 
 def damage(running: Pipeline) -> None:
@@ -48,6 +55,17 @@ def damage(running: Pipeline) -> None:
     running.downstream(
         f"INSERT INTO {DATABASE}.load_1 VALUES (-5, 1, 'extra'), (900000000, 1, 'extra')"
     )
+
+
+@pytest.mark.slow
+def test_what_a_failed_test_leaves_is_gone_before_the_next_one(running: Pipeline) -> None:
+    session = SimpleNamespace(testsfailed=0)
+    with one_failure_alone(running, SimpleNamespace(session=session)):  # type: ignore[arg-type]
+        damage(running)
+        asked(running, f"{DATABASE}.txn")
+        session.testsfailed += 1
+    assert Jobs(RelayLog.open(running.settings.relay.url).storage).unfinished() == []
+    running.compared()
 
 
 def reading_with_updates(running: Pipeline) -> Callable[[ReadRequest], ReadResult]:
