@@ -101,14 +101,14 @@ def ends(
 
 
 def test_pd(hole: BlackHole) -> None:
-    with PDClient(f"http://127.0.0.1:{hole.port}", timeout_s=1) as pd:
+    with PDClient(f"http://127.0.0.1:{hole.port}", timeout_s=0.3) as pd:
         assert str(hole.port) in ends(lambda: pd.cluster_id, PDError)
         ends(pd.tso, PDError)
     assert hole.accepted
 
 
 def test_etcd(hole: BlackHole) -> None:
-    with EtcdClient(f"http://127.0.0.1:{hole.port}", timeout_s=1) as etcd:
+    with EtcdClient(f"http://127.0.0.1:{hole.port}", timeout_s=0.3) as etcd:
         ends(lambda: etcd.get("/k"), EtcdError)
         ends(lambda: etcd.put("/k", b"v"), EtcdError)
     assert hole.accepted
@@ -130,7 +130,7 @@ class _OneStore:
 
 def test_tikv(hole: BlackHole) -> None:
     pd = cast(PDClient, _OneStore(f"127.0.0.1:{hole.port}"))
-    with TiKVClient(pd, timeout_s=1.5, rpc_timeout_s=0.5) as tikv:
+    with TiKVClient(pd, timeout_s=0.5, rpc_timeout_s=0.2) as tikv:
         assert str(hole.port) in ends(lambda: tikv.get(b"k", 1), TiKVError)
         ends(lambda: list(tikv.scan(b"a", b"b", 1)), TiKVError)
         ends(lambda: tikv.mvcc_get(b"k"), TiKVError)

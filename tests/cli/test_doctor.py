@@ -79,6 +79,7 @@ def test_each_party_is_a_result_and_what_is_wrong_has_a_way_out(
     assert any("landing is paused" in each.text for each in seen["replication", FAIL])
 
 
+@pytest.mark.slow
 def test_what_does_not_answer_is_a_result_and_the_rest_is_checked(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

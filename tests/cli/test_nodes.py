@@ -59,6 +59,7 @@ def relay(tmp_path: Path) -> RelayLog:
     return RelayLog.open(f"file://{tmp_path}/relay")
 
 
+@pytest.mark.slow
 def test_a_pump_that_runs_is_asked_and_one_that_is_gone_is_written_for(
     site: Site, sluice: Type, relay: RelayLog
 ) -> None:

@@ -63,6 +63,7 @@ def container(name: str) -> dict[str, Any]:
     return only
 
 
+@pytest.mark.quick_cases(RELEASES[-1])
 @pytest.mark.parametrize("release", RELEASES)
 def test_every_object_keeps_to_kubernetes_own_schemas(release):
     for one in OBJECTS:
@@ -203,6 +204,7 @@ def test_only_what_reaches_the_pipelines_places_has_its_secrets():
     assert "extraVolumes" not in VALUES["dagProcessor"]
 
 
+@pytest.mark.quick_cases(RELEASES[-1])
 @pytest.mark.parametrize("release", RELEASES)
 def test_the_service_that_replicates_has_a_standby_on_another_node(release):
     folder = FOLDER / "replication-service"

@@ -108,6 +108,7 @@ def test_a_stack_that_has_one_keeps_it(
     assert content(tmp_path / "airflow" / "airflow.db") == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "spoil", [lambda path: path.write_bytes(b"damaged"), lambda path: path.write_bytes(b"")]
 )
@@ -121,6 +122,7 @@ def test_one_that_is_damaged_is_not_taken(
         prepare(tmp_path)
 
 
+@pytest.mark.slow
 def test_one_of_another_airflow_is_not_taken(
     kept: Kept, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nothing_migrates: None
 ) -> None:

@@ -247,6 +247,7 @@ def test_each_kind_of_expectation_is_met_and_fails_when_its_fault_is_put_in(
     assert failed.expectation == expectation.expectation and failed.about == expectation.about
 
 
+@pytest.mark.slow
 def test_the_report_shows_examples_with_their_keys_and_escapes_what_is_in_the_rows(shop, folder):
     settings, session = shop
     evil = "<script>x()"

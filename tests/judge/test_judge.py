@@ -100,6 +100,7 @@ def test_a_history_that_no_run_before_has_had_ends_downstream_as_in_the_model(
     assert verdict.good, (seed, mode, verdict)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", NUMBERS)
 def test_a_captured_history_that_no_run_before_has_had_ends_downstream_as_in_the_model(
     tmp_path: Path,

@@ -308,6 +308,7 @@ def disk(tmp_path: Path) -> Iterator[Callable[[int], Path]]:
         subprocess.run(["umount", "-l", str(path)], check=path.is_mount(), capture_output=True)
 
 
+@pytest.mark.slow
 def test_on_a_full_disk_writes_are_refused_until_there_is_room(
     site: Site, disk: Callable[[int], Path]
 ) -> None:

@@ -146,6 +146,7 @@ def test_the_time_a_prewrite_is_given_can_be_set(etcd: Etcd, tmp_path: Path) -> 
         pump.kill()
 
 
+@pytest.mark.slow
 def test_a_pump_that_stops_with_nothing_unfinished_holds_up_no_garbage_collection(
     stage: Stage,
 ) -> None:

@@ -88,6 +88,7 @@ def test_folded_by_key_the_changes_through_a_moment_are_what_the_cluster_held(
         assert differences(rows, RECORDINGS / "shop", label, name) == [], name
 
 
+@pytest.mark.slow
 def test_values_of_every_type_are_the_clusters(tmp_path: Path) -> None:
     land(RECORDINGS / "types", f"file://{tmp_path}", 97)
     pipeline = settings_of(f"file://{tmp_path}")

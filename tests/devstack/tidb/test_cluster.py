@@ -402,6 +402,7 @@ def test_a_second_replay_in_one_cluster_is_refused(etcd_url):
         assert "fresh one" in started.post("/replay")["error"]
 
 
+@pytest.mark.slow
 def test_a_damaged_recording_ends_the_process_with_the_reason(tmp_path, etcd_url):
     folder = tmp_path / "broken"
     folder.mkdir()

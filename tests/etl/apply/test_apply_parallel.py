@@ -46,7 +46,7 @@ def settings_for(
     )
 
 
-@pytest.mark.quick_cases("ddl")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "label", "transactions"),
     [

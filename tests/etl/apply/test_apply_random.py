@@ -225,7 +225,7 @@ def test_a_downstream_killed_in_the_middle_is_waited_for(
         assert rows_of(connection, name) == history.expected(name), name
 
 
-@pytest.mark.quick_cases("plain-DELETE", "heap")
+@pytest.mark.quick_cases("plain-parallel]", "heap-parallel]")
 @MODES
 @pytest.mark.parametrize(
     ("table", "tamper", "text"),

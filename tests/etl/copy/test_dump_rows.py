@@ -139,6 +139,7 @@ def test_what_dumpling_writes_is_read_back(way: Way, data: st.DataObject) -> Non
         assert read(url, made, options) == [tuple(map(expected, kinds, values)) for values in rows]
 
 
+@pytest.mark.quick_cases("[sql-]", "[csv-.zst]")
 @pytest.mark.parametrize("suffix", ["", ".gz", ".zst", ".snappy"])
 @pytest.mark.parametrize("way", [Way(), Way("csv")], ids=["sql", "csv"])
 def test_a_file_that_is_cut_off_stops(tmp_path: Path, suffix: str, way: Way) -> None:

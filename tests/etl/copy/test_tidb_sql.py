@@ -286,6 +286,7 @@ def test_chunks_of_any_key_hold_every_row_once(data: st.DataObject) -> None:
     assert Counter(found) == Counter(as_read)
 
 
+@pytest.mark.slow
 def test_a_lost_table_or_another_definition_is_found_before_rows_are_read(tidb: Port) -> None:
     ts = tidb.recording.label("z_end").ts
     table = next(t for t in definitions(ts).tables if t.name == "account")

@@ -43,6 +43,7 @@ def based(url: str) -> ArchiveSnapshot:
     return snapshot_of_dump(storage, dump, definitions(dump.position).of_users())
 
 
+@pytest.mark.slow
 def test_a_snapshot_and_what_was_committed_after_it_is_the_snapshot(
     mariadb: MariaDBServer, relay_url: str
 ) -> None:

@@ -92,6 +92,7 @@ def test_small_calls_go_on_while_spark_is_away(away: Away) -> None:
     assert ask(away.function, "c") == ("c", os.getpid())
 
 
+@pytest.mark.slow
 def test_a_large_call_needs_spark_and_says_that_it_is_away(away: Away) -> None:
     away.function.connect(10)
     with pytest.raises(SparkUnavailableError) as caught:
@@ -99,6 +100,7 @@ def test_a_large_call_needs_spark_and_says_that_it_is_away(away: Away) -> None:
     assert caught.value.transient
 
 
+@pytest.mark.slow
 def test_who_may_not_connect_any_longer_is_told(away: Away) -> None:
     deadline = time.monotonic() + 60
     with pytest.raises(SluiceError, match="the claim is lost"):
@@ -108,6 +110,7 @@ def test_who_may_not_connect_any_longer_is_told(away: Away) -> None:
             time.sleep(0.01)
 
 
+@pytest.mark.slow
 def test_nothing_asks_for_a_session_once_the_function_is_closed(away: Away) -> None:
     asking = away.closed._reconnector
     assert asking is not None and not asking.is_over

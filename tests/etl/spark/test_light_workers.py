@@ -72,6 +72,7 @@ def found() -> dict[str, list[str]]:
     return {job: found for job, *found in map(json.loads, said.stdout.splitlines())}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("job", _JOBS)
 def test_a_worker_that_finds_its_job_loads_nothing_that_only_the_client_needs(
     found: dict[str, list[str]], job: str

@@ -166,6 +166,7 @@ def test_since_when_nothing_can_be_read_is_noted_until_rows_are_compared_again(
     assert (again.stalled_ms, again.why) == (0, "") and again.rows >= stalled.rows
 
 
+@pytest.mark.slow
 def test_what_is_known_of_a_table_that_the_upstream_has_no_longer_is_forgotten(
     running: Pipeline,
 ) -> None:
@@ -259,6 +260,7 @@ def test_a_repair_without_a_tidb_names_the_other_roads(running: Pipeline) -> Non
     running.backfill(NAME)
 
 
+@pytest.mark.slow
 def test_how_far_it_is_and_what_differs_is_printed_meanwhile_beside_the_result(
     running: Pipeline, tmp_path: Path
 ) -> None:
@@ -268,6 +270,7 @@ def test_how_far_it_is_and_what_differs_is_printed_meanwhile_beside_the_result(
     assert (f"{differ} rows differ: " if differ else "no row is known to differ: ") in done.stderr
 
 
+@pytest.mark.slow
 def test_the_newest_process_does_it_and_the_one_before_ends(running: Pipeline) -> None:
     with watching(running) as first, watching(running), pytest.raises(ClaimLostError):
         first.work.run(1.0)

@@ -150,6 +150,7 @@ def test_a_reader_that_the_disk_keeps_waiting_is_not_taken_for_one_that_takes_no
         assert [reader.result(60) for reader in readers] == [served.commits] * len(readers)
 
 
+@pytest.mark.quick_cases("windows")
 @pytest.mark.parametrize("request_of", [_READ, _PULL], ids=["windows", "binlogs"])
 def test_readers_for_whom_the_system_has_no_thread_take_no_place(served, monkeypatch, request_of):
     monkeypatch.setattr(pulls, "STARTS_PER_S_PER_HOST", 1e9)

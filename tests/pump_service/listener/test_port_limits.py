@@ -903,6 +903,7 @@ def test_first_bytes_that_come_piece_by_piece_are_put_off_and_joined():
         sock.close()
 
 
+@pytest.mark.slow
 def test_untaken_answers_of_a_crowd_cost_the_garbage_collector_nothing():
     calls = 1000
     with served(FastPathLimits(idle_frames=10_000_000)) as (address, _, context):

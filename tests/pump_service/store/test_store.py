@@ -155,6 +155,7 @@ def test_a_real_pumps_directory_goes_on_where_it_was(name: str, tmp_path: Path) 
     assert vlog_records(data_dir) == [*records, prewrite(later), commit(later, later + 1)]
 
 
+@pytest.mark.quick_cases("half")
 @pytest.mark.parametrize("lost", ["all", "half"])
 @pytest.mark.parametrize("name", ["types", "ddl", "orphans", "shop"])
 def test_a_lost_index_is_made_again_from_the_value_log(

@@ -117,6 +117,7 @@ def test_a_snapshot_may_be_given_as_a_time_in_the_sessions_zone(shop):
     assert (count,) == all_of(shop, "SELECT COUNT(*) FROM bank.ledger", compose(physical_ms(ts)))[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "how",
     [

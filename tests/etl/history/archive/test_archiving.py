@@ -268,6 +268,7 @@ def test_an_archiver_that_froze_while_another_archived_appends_nothing_and_its_f
     assert PendingSegments(archive.storage).list() == []
 
 
+@pytest.mark.slow
 def test_a_pass_goes_on_with_its_claim_when_somebody_who_needs_a_moment_archives_beside_it(
     shop, tmp_path, caplog
 ):
@@ -312,6 +313,7 @@ def test_who_needs_a_moment_waits_for_a_pass_that_was_faster_and_makes_what_it_l
     assert differences(growing.relay, Archive.open(settings.archive_url)) == []
 
 
+@pytest.mark.slow
 def test_one_that_stood_still_right_before_it_appended_appends_nothing(shop, tmp_path, monkeypatch):
     settings = settings_of(tmp_path.as_uri())
     growing = Growing(shop, settings.relay.url)
@@ -414,6 +416,7 @@ def lake_values(archive: Archive) -> dict[str, list[tuple]]:
     return {op: sorted(rows, key=repr) for op, rows in found.items()}
 
 
+@pytest.mark.slow
 def test_a_lake_without_old_values_has_their_keys_and_follows_a_changed_setting(shop, tmp_path):
     whole = settings_of(tmp_path.as_uri())
     keys, none = (settings_of(tmp_path.as_uri(), lake=how) for how in ("new-values", "none"))
@@ -449,6 +452,7 @@ def test_a_lake_without_old_values_has_their_keys_and_follows_a_changed_setting(
     assert named == there and check(whole, jobs=LocalJobs(whole)).problems == []
 
 
+@pytest.mark.slow
 def test_a_compaction_that_stood_still_while_another_one_compacted_changes_nothing(shop, tmp_path):
     settings = settings_of(tmp_path.as_uri())
     growing = Growing(shop, settings.relay.url)

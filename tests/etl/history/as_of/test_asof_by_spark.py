@@ -187,6 +187,7 @@ def test_the_command_writes_whole_files_and_shows_what_became_different(
     assert isinstance(again.exception, RequestError) and "parquet exists" in str(again.exception)
 
 
+@pytest.mark.slow
 def test_what_isnt_there_is_named_with_what_made_or_removed_it(archived: Settings) -> None:
     log = Archive.open(archived.archive_url).log
     first, end = log.first(), _moment(archived, END)

@@ -57,9 +57,8 @@ class _Relays(dict[str, RelayLog]):
 def _cases() -> Iterator[Any]:
     """Two recordings in `make test`, all in CI."""
     for name in NAMES:
-        marks = [] if name in ("types", "ddl") else [pytest.mark.slow]
         for label in labels(RECORDINGS / name):
-            yield pytest.param(name, label, marks=marks)
+            yield pytest.param(name, label)
 
 
 def _moment(log: RelayLog, name: str, label: str) -> int:
@@ -68,7 +67,7 @@ def _moment(log: RelayLog, name: str, label: str) -> int:
     return min(int(labels(RECORDINGS / name)[label]["ts"]), last.hi)
 
 
-@pytest.mark.quick_cases(every=3)
+@pytest.mark.quick_cases("[ddl-f_end]")
 @pytest.mark.parametrize(("name", "label"), list(_cases()))
 def test_every_table_is_at_every_snapshot_what_it_was_upstream(
     relays: dict[str, RelayLog], name: str, label: str

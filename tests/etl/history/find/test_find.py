@@ -116,6 +116,7 @@ def test_archive_and_relay_log_together_hold_what_the_relay_log_held(
         )
 
 
+@pytest.mark.slow
 def test_what_is_looked_through_stays_in_the_archive_until_it_was(
     shop: str, tmp_path: Path
 ) -> None:

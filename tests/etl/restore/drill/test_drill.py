@@ -138,6 +138,7 @@ def test_a_drill_that_is_given_up_leaves_nothing(
     assert jobs.unfinished() == []
 
 
+@pytest.mark.slow
 def test_an_order_to_cancel_reaches_the_restore_that_runs(
     settings: Settings, mariadb: MariaDBServer
 ) -> None:

@@ -85,9 +85,8 @@ def pipeline(shop: RelayLog, tmp_path: Path) -> Settings:
     return pipeline_with(shop.url, tmp_path / "running")
 
 
-@pytest.mark.parametrize(
-    "seed", [1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (2, 3))]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [1, 2, 3])
 def test_a_past_range_has_the_bytes_that_were_written_the_first_time(
     pipeline: Settings, tmp_path: Path, original: list[bytes], seed: int
 ) -> None:
