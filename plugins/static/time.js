@@ -3,6 +3,7 @@
 import { lineAt, timeBar } from "./timebar.js";
 import { h } from "./dom.js";
 import { ago, count, iso, many, size, span, tsoMs } from "./format.js";
+import { asked, msOf, zoneName } from "./moments.js";
 import { button, card, copy, empty, figure, pill, when } from "./parts.js";
 
 const HOUR = 3_600_000;
@@ -69,7 +70,7 @@ function barCard(found, around) {
   const to = now - newest < 7 * 24 * HOUR ? now : newest;
   const from = chosen ? to - chosen : oldest - (to - oldest) * 0.02;
   const tab = ([key, text]) => h("button", { type: "button", class: "tab", "aria-pressed": String(key === name), onclick: () => (around.setQuery("span", key), around.redraw()) }, text);
-  const at = momentOf(form.until);
+  const at = msOf(form.until);
   return card(
     { id: "when" },
     h(
@@ -79,7 +80,7 @@ function barCard(found, around) {
       h("div", { class: "row" }, ["whole", "part", "landed", "hole"].map((kind) => h("span", { class: `swatch of-${kind}` }, KINDS[kind])), h("div", { class: "tabs" }, SPANS.map(tab))),
     ),
     timeBar({ found, from, to, at, width: around.width() - 42, choose: (ms) => choose(ms, around) }),
-    h("p", { class: "quiet small" }, at ? lineAt(found, at) : "Click on the bar to choose a moment."),
+    h("p", { class: "quiet small" }, at ? lineAt(found, at) : form.until ? "A plan says where this moment lies." : "Click on the bar to choose a moment."),
   );
 }
 
@@ -91,21 +92,15 @@ function choose(ms, around) {
   around.redraw();
 }
 
-function momentOf(text) {
-  if (/^\d{15,}$/.test(text)) return tsoMs(text);
-  const ms = Date.parse(/([zZ]|[+-]\d\d:\d\d)$/.test(text) ? text : `${text.replace(" ", "T")}Z`);
-  return Number.isNaN(ms) ? null : ms;
-}
-
 function restoreCard(found, around) {
   const { restore } = around.dags;
-  const at = momentOf(form.until);
+  const until = asked(form.until);
   const names = form.tables.split(/[\s,]+/).filter(Boolean);
-  const conf = { until: form.until, ...(names.length ? { tables: names } : {}), plan_only: form.planOnly };
+  const conf = { until, ...(names.length ? { tables: names } : {}), plan_only: form.planOnly };
   const field = (id, label, node, more) => h("div", { class: "field" }, h("label", { for: id }, label), node, more && h("span", { class: "quiet small" }, more));
   const changed = (name) => (event) => {
     form[name] = event.target.value;
-    if (name === "until") around.setQuery("until", form.until);
+    if (name === "until") around.setQuery("until", asked(form.until));
     around.redraw();
   };
   return card(
@@ -114,7 +109,7 @@ function restoreCard(found, around) {
     h(
       "div",
       { class: "form" },
-      field("until", "Until when", h("input", { id: "until", type: "text", value: form.until, spellcheck: "false", autocomplete: "off", placeholder: "20m, yesterday 14:00 Europe/Berlin, or a TSO", oninput: changed("until") }), "Everything committed until then is in."),
+      field("until", "Until when", h("input", { id: "until", type: "text", value: form.until, spellcheck: "false", autocomplete: "off", placeholder: "20m, yesterday 14:00 Europe/Berlin, or a TSO", oninput: changed("until") }), `Everything committed until then is in. A time without a zone is one of ${zoneName()}.`),
       field("names", "Tables", h("input", { id: "names", type: "text", value: form.tables, spellcheck: "false", autocomplete: "off", placeholder: "all", oninput: changed("tables") }), "Such as shop.orders shop.item*; empty: all."),
       h(
         "label",
@@ -128,12 +123,12 @@ function restoreCard(found, around) {
       { class: "row" },
       restore?.may &&
         restore.there &&
-        button(form.planOnly ? "Plan it" : "Restore", () => around.order("time/restore", { until: form.until, tables: names, plan_only: form.planOnly }), {
+        button(form.planOnly ? "Plan it" : "Restore", () => around.order("time/restore", { until, tables: names, plan_only: form.planOnly }), {
           kind: "main",
-          disabled: at === null,
-          sure: form.planOnly ? "" : `Tables as of ${form.until} are made beside what is there, in databases named …_restored.`,
+          disabled: !until,
+          sure: form.planOnly ? "" : `Tables as of ${until} are made beside what is there, in databases named …_restored.`,
         }),
-      button("Copy for Airflow's form", () => copy(JSON.stringify(conf), around), { disabled: at === null, title: "As JSON, for the form's advanced options" }),
+      button("Copy for Airflow's form", () => copy(JSON.stringify(conf), around), { disabled: !until, title: "As JSON, for the form's advanced options" }),
       around.dag("restore", "The DAG in Airflow"),
       restore?.there && !restore.may && h("span", { class: "quiet" }, "Your role in Airflow can't trigger it."),
     ),

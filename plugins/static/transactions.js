@@ -3,6 +3,7 @@
 import { h } from "./dom.js";
 import { count, many, momentParts, size, span, tsoMs } from "./format.js";
 import { addGroups, drawGroups, drawUndo, loadUndo, newGroups } from "./groups.js";
+import { asked, zoneName } from "./moments.js";
 import { button, card, copy, copyable, empty, figure, when } from "./parts.js";
 import { link } from "./tables.js";
 import { name, plain, value } from "./values.js";
@@ -11,6 +12,7 @@ export let everyMs = 4000;
 
 const PAGE = 50;
 const FIELDS = ["table", "key", "where", "kind", "since", "until", "group", "sort"];
+const MOMENTS = new Set(["since", "until"]);
 const CHOICES = {
   kind: [["", "Everything"], ["insert", "Inserts"], ["update", "Updates"], ["delete", "Deletes"], ["ddl", "DDL"], ["drop", "DDL that removes rows"]],
   group: [["", "Not at all"], ["minute", "By minute"], ["table", "By table"], ["shape", "By what they do"], ["minute,table", "By minute and table"]],
@@ -96,23 +98,16 @@ function search(around) {
     field("until", "Through", { placeholder: "time or commit ts" }),
     choice("group", "Count"),
     choice("sort", "First"),
-    h("div", { class: "row end" }, FIELDS.some((id) => around.query.get(id)) && h("button", { class: "button", type: "button", onclick: () => clear(around) }, "Clear"), h("button", { class: "button main", type: "submit" }, "Search")),
+    h("div", { class: "row end" }, h("span", { id: "typed-zone", class: "quiet small" }, `A time without a zone is one of ${zoneName()}.`), FIELDS.some((id) => around.query.get(id)) && h("button", { class: "button", type: "button", onclick: () => clear(around) }, "Clear"), h("button", { class: "button main", type: "submit" }, "Search")),
   );
 }
 
 function submit(event, around) {
   event.preventDefault();
   const values = new FormData(event.currentTarget);
-  for (const id of FIELDS) around.setQuery(id, inZone(id, String(values.get(id)).trim()));
+  for (const id of FIELDS) around.setQuery(id, MOMENTS.has(id) ? asked(String(values.get(id))) : String(values.get(id)).trim());
   found = null;
   around.lookAgain();
-}
-
-// A time without a zone is one of this browser.
-function inZone(id, text) {
-  if (!["since", "until"].includes(id) || !/^\d{4}-\d\d-\d\d([ T]\d\d:\d\d(:\d\d(\.\d{1,6})?)?)?$/.test(text)) return text;
-  const at = new Date(text.length === 10 ? `${text}T00:00` : text.replace(" ", "T"));
-  return Number.isNaN(at.getTime()) ? text : at.toISOString().replace("Z", "+00:00");
 }
 
 function clear(around) {

@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+from sluice.devstack.repository import REPOSITORY
+
 _HEAVY = ("pandas", "pyspark", "duckdb", "great_expectations")
 
 
@@ -14,3 +16,9 @@ def test_the_pages_are_there_without_pandas_and_spark():
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True
     )
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_no_page_loads_more_than_300_kb():
+    files = [path for path in (REPOSITORY / "plugins" / "static").iterdir() if path.is_file()]
+    assert len(files) > 20
+    assert sum(path.stat().st_size for path in files) < 300_000  # a page loads some of them
