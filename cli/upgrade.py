@@ -31,6 +31,12 @@ _MAX_PACKAGES = 5
     multiple=True,
     help="Check a pump's data directory on this machine, and no pipeline. Repeatable.",
 )
+@click.option(
+    "--airflow-python",
+    default="",
+    metavar="PROGRAM",
+    help="Interpreter of Airflow's environment [that of the program airflow in $PATH].",
+)
 @json_option
 @config_option
 @click.pass_context
@@ -40,6 +46,7 @@ def command(
     check_only: bool,
     all_files: bool,
     data_dirs: tuple[Path, ...],
+    airflow_python: str,
     as_json: bool,
     config: str | None,
 ) -> int:
@@ -47,9 +54,9 @@ def command(
 
     Run it from the next version, in an environment of its own, before anything is replaced, and
     once more afterwards. It reads the settings, the files in the relay log and the archive, and the
-    checkpoint; it asks the pumps, a worker of Spark, and the environment of Airflow's tasks. It
-    lists what to stop and to replace, in order. Exit code 1 if anything fails; a warning alone
-    is 0.
+    checkpoint; it asks the pumps, a worker of Spark, the environment of Airflow's tasks, and what
+    Airflow itself has installed. It lists what to stop and to replace, in order. Exit code 1 if
+    anything fails; a warning alone is 0.
     """
     version = metadata.version("sluice")
     if data_dirs:
@@ -62,7 +69,7 @@ def command(
 
     chosen = choose_pipeline(ctx, config)
     click.echo(f"Sluice {version} on the pipeline of {chosen.path} ({chosen.why})", err=True)
-    report = check_upgrade(chosen.path, FORMAT, all_files=all_files)
+    report = check_upgrade(chosen.path, FORMAT, all_files=all_files, airflow_python=airflow_python)
     code = print_checks(
         [*report.results, *_packages()],
         as_json=as_json,

@@ -11,6 +11,7 @@ import stat
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from importlib import metadata
 from pathlib import Path
 from subprocess import CompletedProcess
 
@@ -19,8 +20,9 @@ import pytest
 from confluent_kafka import Producer
 
 from sluice.errors import FAIL, OK, WARN, CheckResult
+from sluice.etl.operate.upgrade.airflow_sides import check_airflow, check_provider
 from sluice.etl.operate.upgrade.file_kinds import ARCHIVE, RELAY_LOG
-from sluice.etl.operate.upgrade.parties import check_airflow, check_checkpoint, check_pumps
+from sluice.etl.operate.upgrade.parties import check_checkpoint, check_pumps
 from sluice.etl.operate.upgrade.stored_files import KindSeen, look_at_files
 from sluice.etl.settings import load_settings
 from sluice.etl.settings.airflow_section import Airflow
@@ -323,6 +325,54 @@ def test_the_environment_of_airflow_s_tasks_is_asked_for_its_protocol(tmp_path: 
     other.write_text("#!/bin/sh\necho no such module >&2; exit 1\n")
     found = check_airflow(Airflow(python=str(other)))
     assert found.state == FAIL and "no such module" in found.text
+
+
+def interpreter(path: Path, answer: str) -> str:
+    """A program in the place of Python that prints a line."""
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(f"#!/bin/sh\necho '{answer}'\n")
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    return str(path)
+
+
+def test_what_airflow_has_installed_is_named_beside_this_version(tmp_path: Path) -> None:
+    here = check_provider(Airflow(), sys.executable)
+    version = metadata.version("sluice")
+    assert here.state == OK and f"has sluice {version} with protocol" in here.text
+    (protocol,) = set(re.findall(r"protocol (\d+)", here.text))
+
+    def provider(number: object, version: str = "9.0") -> str:
+        found = {"name": "airflow-provider-sluice", "version": version, "protocol": number}
+        return interpreter(tmp_path / "python", json.dumps(found))
+
+    apart = Airflow(python="/opt/pipeline/bin/python")
+    found = check_provider(apart, provider(int(protocol)))
+    assert found.state == OK and "has airflow-provider-sluice 9.0 with" in found.text
+    assert f"this is {version} with" in found.text
+    found = check_provider(apart, provider(99))
+    assert found.state == WARN and "replace" in found.hint
+    found = check_provider(Airflow(), provider(int(protocol)))
+    assert found.state == FAIL and "set [airflow] python" in found.hint
+    package = json.dumps({"name": "sluice", "version": "0.0.9", "protocol": int(protocol)})
+    found = check_provider(Airflow(), interpreter(tmp_path / "python", package))
+    assert found.state == WARN and "sluice 0.0.9" in found.text
+    found = check_provider(Airflow(), interpreter(tmp_path / "python", "no JSON"))
+    assert found.state == FAIL and "airflow-provider-sluice" in found.hint
+
+
+def test_the_airflow_in_the_path_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin:/usr/bin:/bin")
+    assert "no `airflow` is in $PATH" in check_provider(Airflow()).text
+    found = {"name": "sluice", "version": "0.0.9", "protocol": 1}
+    python = interpreter(tmp_path / "bin/python", json.dumps(found))
+    program = tmp_path / "bin/airflow"
+    for first in (f"#!{python}", "#!/bin/sh"):
+        program.write_text(f"{first}\n")
+        program.chmod(0o755)
+        assert f"Airflow's {python} has sluice 0.0.9" in check_provider(Airflow()).text
+    Path(python).unlink()
+    program.write_text("#!/usr/bin/false-python\n")
+    assert check_provider(Airflow()).state == WARN
 
 
 def test_a_worker_with_another_sluice_alone_is_told_from_one_that_does_not_fit() -> None:

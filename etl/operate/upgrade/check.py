@@ -13,9 +13,9 @@ from pathlib import Path
 from sluice.errors import FAIL, OK, CheckResult, ours
 from sluice.etl.cached_value import SourcePoller
 from sluice.etl.operate.nodes import PUMPS, list_nodes
+from sluice.etl.operate.upgrade.airflow_sides import check_airflow, check_provider
 from sluice.etl.operate.upgrade.file_kinds import ARCHIVE, RELAY_LOG, Place
 from sluice.etl.operate.upgrade.parties import (
-    check_airflow,
     check_checkpoint,
     check_pumps,
     check_settings_keys,
@@ -48,12 +48,14 @@ class UpgradeReport:
         return any(each.state == FAIL for each in self.results)
 
 
-def check_upgrade(path: Path, pump_reads: int, *, all_files: bool = False) -> UpgradeReport:
+def check_upgrade(
+    path: Path, pump_reads: int, *, all_files: bool = False, airflow_python: str = ""
+) -> UpgradeReport:
     """Return the report about the pipeline whose settings are at `path`.
 
     `pump_reads`: the newest format of a pump's data that this version reads; `all_files`: read
-    every file, where else a sample of windows and segments is read. Never raises for what can't be
-    read or reached: that is a result.
+    every file, where else a sample of windows and segments is read; `airflow_python`: see
+    `check_provider`. Never raises for what can't be read or reached: that is a result.
     """
     report = UpgradeReport()
     settings = _settings(path, report)
@@ -69,6 +71,7 @@ def check_upgrade(path: Path, pump_reads: int, *, all_files: bool = False) -> Up
         "pumps": lambda: _pumps(settings, pumps, pump_reads),
         "spark": lambda: [check_spark(settings)],
         "airflow": lambda: [check_airflow(settings.airflow)],
+        "provider": lambda: [check_provider(settings.airflow, airflow_python)],
     }
     found = SourcePoller().poll(asked, _TIMEOUT_S)
     for area in asked:

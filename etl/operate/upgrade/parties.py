@@ -6,10 +6,6 @@ Each function is one check; what doesn't answer is a result.
 from __future__ import annotations
 
 import difflib
-import json
-import re
-import subprocess
-import sys
 import tomllib
 import typing
 from collections.abc import Iterator
@@ -24,7 +20,6 @@ from sluice.etl.downstream.checkpoint import ROW_FORMAT
 from sluice.etl.operate.node_http import ask_node
 from sluice.etl.operate.status import read_checkpoint_in_time
 from sluice.etl.settings import Downstream, Kafka, Settings
-from sluice.etl.settings.airflow_section import Airflow
 from sluice.etl.settings.sluice_toml import RULE_SECTIONS, known_sections
 from sluice.etl.spark.errors import SparkUnavailableError
 from sluice.etl.spark.job_calls import JobCalls
@@ -34,14 +29,13 @@ from sluice.etl.spark.version_check import VersionChecked, is_other_sluice
 from sluice.tidb import NodeStatus, PDClient
 
 __all__ = [
-    "check_airflow",
     "check_checkpoint",
     "check_pumps",
     "check_settings_keys",
     "check_spark",
 ]
 
-_PUMP_TIMEOUT_S, _PD_TIMEOUT_S, _AGENT_TIMEOUT_S, _SPARK_TIMEOUT_S = 3.0, 5.0, 60.0, 60.0
+_PUMP_TIMEOUT_S, _PD_TIMEOUT_S, _SPARK_TIMEOUT_S = 3.0, 5.0, 60.0
 _MAX_ASKED_AT_ONCE = 16
 
 
@@ -192,48 +186,3 @@ def check_spark(settings: Settings) -> CheckResult:
 def _answer(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Return what came, in a worker."""
     yield from batches
-
-
-def check_airflow(section: Airflow) -> CheckResult:
-    """Compare the protocol of the environment that Airflow's tasks start with this version's."""
-    if not section.python:
-        return CheckResult(
-            "airflow",
-            OK,
-            "tasks run in Airflow's own environment: this package is to be installed there",
-        )
-    try:
-        there, here = _hello(section.python), _hello(sys.executable)
-    except (OSError, ValueError, subprocess.SubprocessError) as error:
-        return CheckResult(
-            "airflow", FAIL, f"[airflow] python = {section.python!r} doesn't answer: {error}",
-            "install Sluice there, or name the interpreter of its environment",
-        )  # fmt: skip
-    text = (
-        f"[airflow] python = {section.python!r} has Sluice {there['version']} with protocol"
-        f" {there['protocol']}, this is {here['version']} with protocol {here['protocol']}"
-    )
-    if there["protocol"] == here["protocol"]:
-        return CheckResult("airflow", OK, text)
-    return CheckResult(
-        "airflow", WARN, text,
-        "replace the pipeline's package there and the provider in Airflow together, while the DAGs"
-        " are paused",
-    )  # fmt: skip
-
-
-def _hello(python: str) -> dict[str, object]:
-    """Return the first message of the agent, which ends with its input. Raises ValueError."""
-    done = subprocess.run(
-        [python, "-P", "-m", "sluice.airflow.agent"],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=_AGENT_TIMEOUT_S,
-    )
-    first = done.stdout.partition("\n")[0]
-    found = json.loads(first) if first.startswith("{") else None
-    if not isinstance(found, dict) or not {"protocol", "version"} <= found.keys():
-        said = (done.stderr.strip().splitlines() or ["no message"])[-1]
-        raise ValueError(re.sub(r"\s+", " ", said))
-    return found
