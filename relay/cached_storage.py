@@ -17,10 +17,12 @@ import logging
 import secrets
 import time
 from dataclasses import dataclass, field
-
-import pyarrow
+from typing import TYPE_CHECKING
 
 from sluice.relay.storage import ByteWriter, Storage
+
+if TYPE_CHECKING:
+    import pyarrow
 
 __all__ = ["REFRESH_INTERVAL_S", "VERSION_FILE", "CachedStorage"]
 
@@ -184,8 +186,8 @@ class CachedStorage:
     def names_after(self, path: str, after: str = "", limit: int | None = None) -> list[str]:
         return self._storage.names_after(path, after, limit)
 
-    def sizes(self, path: str) -> dict[str, int]:
-        return self._storage.sizes(path)
+    def sizes(self, path: str, after: str = "") -> dict[str, int]:
+        return self._storage.sizes(path, after)
 
     def remove_empty_directory(self, path: str) -> None:
         self._storage.remove_empty_directory(path)

@@ -9,12 +9,15 @@ name later keeps them there: the downstream that is recorded there identifies it
 
 from __future__ import annotations
 
-import pyarrow
+from typing import TYPE_CHECKING
 
 from sluice.relay.errors import RelayError
 from sluice.relay.ownership import Ownership
 from sluice.relay.storage import ByteWriter, Storage
 from sluice.relay.url import folder_of
+
+if TYPE_CHECKING:
+    import pyarrow
 
 __all__ = ["FOLDER", "SubStorage", "folder_of_pipeline", "pipeline_names"]
 
@@ -65,8 +68,8 @@ class SubStorage:
     def names_after(self, path: str, after: str = "", limit: int | None = None) -> list[str]:
         return self._storage.names_after(self._path_of(path), after, limit)
 
-    def sizes(self, path: str) -> dict[str, int]:
-        return self._storage.sizes(self._path_of(path))
+    def sizes(self, path: str, after: str = "") -> dict[str, int]:
+        return self._storage.sizes(self._path_of(path), after)
 
     def remove(self, path: str) -> None:
         self._storage.remove(self._path_of(path))

@@ -12,10 +12,12 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
-
-import pyarrow
+from typing import TYPE_CHECKING
 
 from sluice.relay.storage.protocol import ByteWriter
+
+if TYPE_CHECKING:
+    import pyarrow
 
 
 class LocalStorage:
@@ -66,6 +68,8 @@ class LocalStorage:
         return (self._root / path).read_bytes()
 
     def open(self, path: str) -> pyarrow.NativeFile:
+        import pyarrow  # by which nothing that reads only the manifest is kept waiting
+
         return pyarrow.OSFile(str(self._root / path))
 
     def names(self, path: str) -> list[str]:
@@ -79,11 +83,11 @@ class LocalStorage:
     def names_after(self, path: str, after: str = "", limit: int | None = None) -> list[str]:
         return [name for name in self.names(path) if name > after][:limit]
 
-    def sizes(self, path: str) -> dict[str, int]:
+    def sizes(self, path: str, after: str = "") -> dict[str, int]:
         found = {}
         with contextlib.suppress(FileNotFoundError), os.scandir(self._root / path) as scan:
             for item in scan:
-                if not item.name.startswith(".") and item.is_file():
+                if item.name > after and not item.name.startswith(".") and item.is_file():
                     found[item.name] = item.stat().st_size
         return found
 

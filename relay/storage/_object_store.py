@@ -231,11 +231,13 @@ class ObjectStorage:
         found = self._call(f"listing {path}", listed)
         return sorted(_base_name(item["path"]) for item in found)
 
-    def sizes(self, path: str) -> dict[str, int]:
+    def sizes(self, path: str, after: str = "") -> dict[str, int]:
         found = {
             _base_name(item["path"]): int(item["size"]) for item in self._list(path)["objects"]
         }
-        return {name: size for name, size in found.items() if not name.startswith(".")}
+        return {
+            name: size for name, size in found.items() if name > after and not name.startswith(".")
+        }
 
     def remove(self, path: str) -> None:
         with contextlib.suppress(FileNotFoundError):

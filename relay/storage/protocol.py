@@ -18,9 +18,10 @@ from __future__ import annotations
 
 import io
 from types import TracebackType
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-import pyarrow
+if TYPE_CHECKING:
+    import pyarrow
 
 
 class ByteWriter(Protocol):
@@ -94,10 +95,10 @@ class Storage(Protocol):
         those that are needed.
         """
 
-    def sizes(self, path: str) -> dict[str, int]:
+    def sizes(self, path: str, after: str = "") -> dict[str, int]:
         """Return the files of a directory by name, with their sizes in bytes.
 
-        Empty if it doesn't exist.
+        Only those whose names follow `after`. Empty if it doesn't exist.
         """
 
     def remove(self, path: str) -> None:

@@ -28,33 +28,23 @@ class TableRange:
     snapshot: str
 
 
-@dataclass(frozen=True, slots=True)
-class _IdRange:
-    """The restorable range of one table id."""
-
-    table_id: int
-    range: TableRange
-
-
 def table_ranges(facts: ArchiveInventory) -> list[TableRange]:
     """Return every table that can be restored at some moment, by name and time.
 
     One that TRUNCATE or PARTITION BY gave another id is one table.
     """
     found: list[TableRange] = []
-    for life in sorted(_id_ranges(facts), key=lambda life: (life.range.name, life.range.from_ts)):
+    for life in sorted(_id_ranges(facts), key=lambda life: (life.name, life.from_ts)):
         before = found[-1] if found else None
-        if before is not None and (before.name, before.until_ts) == (
-            life.range.name,
-            life.range.from_ts,
-        ):
-            found[-1] = replace(before, until_ts=life.range.until_ts)
+        if before is not None and (before.name, before.until_ts) == (life.name, life.from_ts):
+            found[-1] = replace(before, until_ts=life.until_ts)
         else:
-            found.append(life.range)
+            found.append(life)
     return found
 
 
-def _id_ranges(facts: ArchiveInventory) -> Iterator[_IdRange]:
+def _id_ranges(facts: ArchiveInventory) -> Iterator[TableRange]:
+    """Yield the restorable range of each table id."""
     first: dict[int, tuple[int, str]] = {}
     names: dict[int, str] = {}
     starts = [
@@ -73,4 +63,4 @@ def _id_ranges(facts: ArchiveInventory) -> Iterator[_IdRange]:
     for table_id, (since, snapshot) in first.items():
         until = gone.get(table_id)
         if until is None or until > since:
-            yield _IdRange(table_id, TableRange(names[table_id], since, until, snapshot))
+            yield TableRange(names[table_id], since, until, snapshot)

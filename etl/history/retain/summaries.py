@@ -5,8 +5,10 @@ So a status report need not read hundreds of thousands of files.
     <archive>/summaries/days/<YYYY-MM-DD>.json          `DaySummary` of
                                                         `sluice.etl.history.retain.catalogue_summary`
     <archive>/summaries/snapshots/<snapshot id>.json    its `SnapshotSummary`
-    <relay log>/summaries/hours.json                    bytes of the window records and the parts
-                                                        of each hour
+    <relay log>/summaries/hours.json                    `hours`: bytes of the window records and
+                                                        the parts of each hour that is over;
+                                                        `ends`: of the first and the last one, with
+                                                        the names that they are of
 
 The DAG `archive` writes them, when it has archived, compacted and removed. Each names the bytes of
 the document that it was made of, by length and CRC-32C, and is believed only while these are what
@@ -16,10 +18,11 @@ Nothing is ever removed in reliance on a summary.
 
 from __future__ import annotations
 
+import bisect
 import contextlib
 import logging
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import astuple, dataclass, replace
 from typing import Any, TypeVar
 
 import google_crc32c
@@ -186,11 +189,45 @@ class CachedSummaries:
                 self._storage.remove(f"{_FOLDER}/{kind}/{name}")
 
 
+@dataclass(frozen=True, slots=True)
+class _FolderSize:
+    """Bytes of the files of a folder through the name `last`.
+
+    `names` is how many they are, `crc32c` the checksum of their names: files never change, so
+    while both are those of the names that are there the bytes are, too.
+    """
+
+    last: str = ""
+    names: int = 0
+    crc32c: int = 0
+    bytes: int = 0
+
+    def with_files(self, names: Sequence[str], sizes: Mapping[str, int]) -> _FolderSize:
+        """Return it with more files. `names`: those through `last`, `sizes`: of later ones."""
+        there = [*names, *sorted(sizes)]
+        return _FolderSize(
+            there[-1] if there else "",
+            len(there),
+            _crc32c_of(there),
+            self.bytes + sum(sizes.values()),
+        )
+
+    def holds_for(self, names: Sequence[str]) -> bool:
+        """Return whether these are the names of the folder's files through `last`."""
+        return (len(names), _crc32c_of(names)) == (self.names, self.crc32c)
+
+
+_Hour = tuple[_FolderSize, _FolderSize]
+"""Window records, and parts."""
+_KINDS = ("windows", "parts")
+
+
 class HourSizes:
     """Bytes of each hour of a relay log: (window records, parts).
 
     An hour between the first and the last one is over: nothing comes any more, and nothing goes
-    before the first one does.
+    before the first one does. Of other hours the names are listed. A file is looked at if it came
+    since they were written down, and all of the folder's if one has gone.
     """
 
     def __init__(self, storage: Storage) -> None:
@@ -198,36 +235,70 @@ class HourSizes:
 
     def all(self) -> dict[str, tuple[int, int]]:
         """Return the sizes by hour. Raises OSError."""
-        cached, over = self._load(), frozenset(self._past_hours())
-        hours = sorted({*self._storage.names("windows"), *self._storage.names("parts")})
+        over, others = self._load()
+        past = frozenset(self._past_hours())
+        hours = sorted({name for kind in _KINDS for name in self._storage.names(kind)})
         return {
-            hour: (cached.get(hour) if hour in over else None) or self._look(hour) for hour in hours
+            hour: (over.get(hour) if hour in past else None)
+            or _bytes_of(self._look(hour, others.get(hour)))
+            for hour in hours
         }
 
     def refresh(self) -> None:
-        """Write down those that are over. Raises OSError."""
-        cached, over = self._load(), self._past_hours()
-        found = {hour: cached.get(hour) or self._look(hour) for hour in over}
-        if found != cached:
-            hours = {hour: list(sizes) for hour, sizes in found.items()}
-            self._storage.replace(_HOURS, encode_checksummed({"format": _FORMAT, "hours": hours}))
+        """Write them down. Raises OSError."""
+        over, others = self._load()
+        hours = self._storage.names(_KINDS[0])
+        past = self._past_hours()
+        found = {
+            hour: over.get(hour) or _bytes_of(self._look(hour, others.get(hour))) for hour in past
+        }
+        at_ends = {hour: self._look(hour, others.get(hour)) for hour in hours if hour not in found}
+        if (found, at_ends) != (over, others):
+            document = {
+                "format": _FORMAT,
+                "hours": {hour: list(sizes) for hour, sizes in found.items()},
+                "ends": {
+                    hour: [astuple(folder) for folder in folders]
+                    for hour, folders in at_ends.items()
+                },
+            }
+            self._storage.replace(_HOURS, encode_checksummed(document))
 
     def _past_hours(self) -> list[str]:
         return self._storage.names("windows")[1:-1]
 
-    def _load(self) -> dict[str, tuple[int, int]]:
+    def _load(self) -> tuple[dict[str, tuple[int, int]], dict[str, _Hour]]:
+        """Return the bytes of hours that are over, and what is known of the others."""
         with contextlib.suppress(KeyError, ValueError, TypeError, AttributeError):
             raw = _read(self._storage, _HOURS) or {}
-            return {
+            over = {
                 str(hour): (int(records), int(parts))
                 for hour, (records, parts) in raw["hours"].items()
             }
-        return {}
+            others = {
+                str(hour): (_folder_size(*records), _folder_size(*parts))
+                for hour, (records, parts) in raw.get("ends", {}).items()
+            }
+            return over, others
+        return {}, {}
 
-    def _look(self, hour: str) -> tuple[int, int]:
-        return _bytes_in(self._storage, f"windows/{hour}"), _bytes_in(
-            self._storage, f"parts/{hour}"
+    def _look(self, hour: str, known: _Hour | None) -> _Hour:
+        records, parts = known or (_FolderSize(), _FolderSize())
+        return (
+            self._folder(f"{_KINDS[0]}/{hour}", records),
+            self._folder(f"{_KINDS[1]}/{hour}", parts),
         )
+
+    def _folder(self, path: str, known: _FolderSize) -> _FolderSize:
+        if self._storage.is_remote:  # whose lists have sizes
+            return _FolderSize().with_files([], self._storage.sizes(path))
+        names = self._storage.names(path)
+        before = names[: bisect.bisect_right(names, known.last)]
+        if not known.holds_for(before):
+            before, known = [], _FolderSize()
+        if len(before) == len(names):
+            return known
+        return known.with_files(before, self._storage.sizes(path, known.last))
 
 
 def refresh_summaries(relay: RelayLog, archive: Archive) -> None:
@@ -272,8 +343,17 @@ def _read(storage: Storage, path: str) -> dict[str, Any] | None:
     return None
 
 
-def _bytes_in(storage: Storage, folder: str) -> int:
-    return sum(storage.sizes(folder).values())
+def _folder_size(last: str, names: int, crc32c: int, size: int) -> _FolderSize:
+    return _FolderSize(str(last), int(names), int(crc32c), int(size))
+
+
+def _crc32c_of(names: Iterable[str]) -> int:
+    return int(google_crc32c.value("/".join(names).encode()))
+
+
+def _bytes_of(hour: _Hour) -> tuple[int, int]:
+    records, parts = hour
+    return records.bytes, parts.bytes
 
 
 def _day_path(name: str) -> str:

@@ -18,6 +18,8 @@ from sluice.etl.history.retain.summaries import (
     refresh_summaries,
 )
 from sluice.relay.archive import write_log
+from sluice.relay.checksummed import decode_checksummed, encode_checksummed
+from sluice.relay.storage import LocalStorage
 
 
 @pytest.fixture
@@ -123,18 +125,58 @@ def test_summaries_of_what_is_gone_go(site):
     assert left == {snapshot.id for snapshot in site.snapshots.all()} and len(left) == 1
 
 
-def test_bytes_of_hours_that_are_over_are_written_down_and_others_looked_at(site):
+@pytest.fixture
+def looked_at(monkeypatch):
+    """The files of relay logs whose sizes were asked for, each one a call of the disk."""
+    found: list[str] = []
+    sizes = LocalStorage.sizes
+
+    def noted(storage, path, after=""):
+        files = sizes(storage, path, after)
+        if path.startswith(("windows/", "parts/")):
+            found.extend(f"{path}/{name}" for name in files)
+        return files
+
+    monkeypatch.setattr(LocalStorage, "sizes", noted)
+    return found
+
+
+def test_bytes_of_hours_are_written_down_and_only_newer_files_looked_at(site, looked_at):
     before = HourSizes(site.relay.storage).all()
+    assert len(looked_at) >= 30 and len(before) > 3
+    retain(site.settings())
+    looked_at.clear()
+    assert HourSizes(site.relay.storage).all() == before
+    assert looked_at == []
+    site.past.land(site.relay)
+    grown = HourSizes(site.relay.storage).all()
+    last = site.relay.last()
+    assert looked_at == [last.path, *(part.path for part in last.parts)]
+    shutil.rmtree(site.root / "relay/summaries")
+    assert HourSizes(site.relay.storage).all() == grown != before
+
+
+def test_an_hour_of_which_files_went_is_looked_at_again(site, looked_at):
+    hour, *_ = site.relay.storage.names("windows")
+    retain(site.settings())
+    looked_at.clear()
+    folder = site.root / "relay/windows" / hour
+    gone = min(folder.iterdir())
+    size = gone.stat().st_size
+    before = HourSizes(site.relay.storage).all()
+    gone.unlink()
+    after = HourSizes(site.relay.storage).all()
+    assert before[hour][0] - after.get(hour, (0, 0))[0] == size
+    assert {path.rpartition("/")[0] for path in looked_at} <= {f"windows/{hour}"}
+
+
+def test_a_summary_of_an_older_version_has_no_first_and_last_hour(site):
     retain(site.settings())
     file = site.root / "relay/summaries/hours.json"
-    assert HourSizes(site.relay.storage).all() == before
-    hours = site.relay.storage.names("windows")
-    newest = next((site.root / "relay/windows" / hours[-1]).iterdir())
-    newest.write_bytes(newest.read_bytes() + b" ")
-    assert HourSizes(site.relay.storage).all()[hours[-1]][0] == before[hours[-1]][0] + 1
-    kept = file.read_bytes()
-    assert (
-        hours[1].encode() in kept
-        and hours[-1].encode() not in kept
-        and hours[0].encode() not in kept
-    )
+    document = decode_checksummed(file.read_bytes(), summaries._FORMAT)
+    kept = {"format": summaries._FORMAT, "hours": document["hours"]}
+    file.write_bytes(encode_checksummed(kept))
+    expected = _without(site)
+    file.parent.mkdir()
+    file.write_bytes(encode_checksummed(kept))
+    assert _steady(archive_status(site.settings())) == expected
