@@ -46,9 +46,7 @@ import secrets
 import socket
 import time
 from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
-
-import pyarrow as pa
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from sluice.relay.aligned_chunks import AlignedChunks
 from sluice.relay.cached_storage import CachedStorage
@@ -64,11 +62,14 @@ from sluice.relay.format_version import NewerFormatError, refuse_newer
 from sluice.relay.known_pumps import KnownPumps
 from sluice.relay.overrides import Overrides
 from sluice.relay.ownership import Ownership, StopMark
-from sluice.relay.part import Part, write_part
+from sluice.relay.part_descriptor import Part
 from sluice.relay.pipeline_folders import FOLDER, SubStorage, folder_of_pipeline, pipeline_names
 from sluice.relay.storage import Storage, open_storage
 from sluice.relay.window import WindowRecord, hour_of
 from sluice.relay.window_chain import FIRST_WINDOW_FILE, WindowChain
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _TOKEN = re.compile(r"[A-Za-z0-9_.]+\Z")
 _PART_NAME = re.compile(r"(\d{20})-(\d{20})-([A-Za-z0-9_.]+)-(\d+)\.arrow\Z")
@@ -142,6 +143,8 @@ class RelayLog(WindowChain):
         `token` and `n` make the name unique: no two attempts may share both. Raises RelayError,
         FileExistsError, OSError.
         """
+        from sluice.relay.part import write_part  # with Arrow, for which only writers wait
+
         if not _TOKEN.match(token):
             raise RelayError(
                 f"token {token!r}: only letters, digits, '.' and '_' can be in a part's name"

@@ -13,9 +13,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from sluice.relay.checksum_writer import ChecksumWriter
+from sluice.relay.part_descriptor import INSERT
 from sluice.relay.row_groups import (
     FOOTER_KEY,
-    INSERT,
     MAGIC,
     PART_SCHEMA,
     Band,

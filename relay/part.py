@@ -12,7 +12,6 @@ What has gone into the archive is a part, too: its path names row groups of a lo
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
 from typing import Any
 
 import google_crc32c
@@ -22,6 +21,7 @@ import pyarrow as pa
 
 from sluice.relay.checksum_writer import ChecksumWriter, WriteOnlyFile
 from sluice.relay.errors import RelayCorruptError, RelayError
+from sluice.relay.part_descriptor import Part
 from sluice.relay.row_groups import PART_SCHEMA, is_selection, read_row_groups
 from sluice.relay.storage import Storage, open_storage
 
@@ -33,37 +33,6 @@ _Ints = npt.NDArray[np.int64]
 # One column has nearly all bytes, so threads would be woken for little, and a Spark worker has one
 # core.
 _OPTIONS = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """Descriptor of a part: `path` from the relay's root, `bytes` and `crc32c` of the file.
-
-    In the archive `path` goes on with the row groups, and `bytes` is their size. `crc32c` is that
-    of the file's footer, which has the checksums of its row groups: see `sluice.relay.row_groups`.
-    """
-
-    path: str
-    rows: int
-    transactions: int
-    bytes: int
-    crc32c: int
-    min_commit_ts: int
-    max_commit_ts: int
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, raw: Mapping[str, Any]) -> Part:
-        """Parse a descriptor with every field, no other, of the right types. Raises ValueError."""
-        fields = {"path": str} | dict.fromkeys(cls.__slots__[1:], int)
-        if set(raw) != set(fields):
-            raise ValueError(f"a part has the fields {sorted(raw)}, expected {sorted(fields)}")
-        for name, kind in fields.items():
-            if type(raw[name]) is not kind:
-                raise ValueError(f"part field {name} is {raw[name]!r}, expected {kind.__name__}")
-        return cls(**raw)
 
 
 def write_part(storage: Storage, path: str, batches: Iterable[pa.RecordBatch]) -> Part | None:

@@ -34,10 +34,7 @@ from sluice.relay.errors import RelayCorruptError, RelayError
 from sluice.relay.storage import SeekableFile, Storage
 
 __all__ = [
-    "DELETE",
-    "INSERT",
     "PART_SCHEMA",
-    "UPDATE",
     "Band",
     "RowGroup",
     "content_crc32c",
@@ -61,9 +58,6 @@ PART_SCHEMA = pa.schema(
 """One row a row change; `kind` is 0 insert, 1 update, 2 delete; `row` is TiDB's old row format, as
 in the binlog.
 """
-
-INSERT, UPDATE, DELETE = 0, 1, 2
-
 
 FOOTER_KEY = b"sluice"
 _PATH = re.compile(r"(?P<file>[^#]+\.parquet)#(?P<bands>\d+(?:-\d+)?(?:[+,]\d+(?:-\d+)?)*)\Z")

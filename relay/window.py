@@ -12,7 +12,7 @@ from typing import Any
 
 from sluice.relay.checksummed import decode_checksummed, encode_checksummed
 from sluice.relay.json_cache import JsonMemberCache
-from sluice.relay.part import Part
+from sluice.relay.part_descriptor import Part
 from sluice.tidb import tso
 
 FORMAT, CAPTURED_FORMAT = 1, 2

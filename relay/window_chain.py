@@ -8,15 +8,16 @@ from __future__ import annotations
 import bisect
 import itertools
 from collections.abc import Iterable, Iterator
-
-import pyarrow as pa
+from typing import TYPE_CHECKING
 
 from sluice.relay.errors import RelayCorruptError, RelayGapError
 from sluice.relay.format_version import NewerFormatError
-from sluice.relay.part import read_parts
 from sluice.relay.storage import Storage
 from sluice.relay.window import WindowRecord, hour_of, window_path
 from sluice.tidb import tso
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 FIRST_WINDOW_FILE = "first-window.json"
 _MAX_TS = 2**63 - 1
@@ -145,6 +146,8 @@ class WindowChain:
 
         Each transaction comes once. Raises RelayCorruptError, which names the file.
         """
+        from sluice.relay.part import read_parts  # with Arrow, which status does without
+
         return read_parts(self._storage, [part for window in windows for part in window.parts])
 
     def _gap(self, window: WindowRecord, later: WindowRecord) -> RelayGapError:

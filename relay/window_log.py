@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Protocol
-
-import pyarrow as pa
+from typing import TYPE_CHECKING, Protocol
 
 from sluice.relay.overrides import Overrides
 from sluice.relay.storage import Storage
 from sluice.relay.window import WindowRecord
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 class WindowLog(Protocol):

@@ -5,10 +5,13 @@ from __future__ import annotations
 import datetime
 import re
 import zoneinfo
+from typing import TYPE_CHECKING
 
 from sluice.tidb import tso
-from sluice.tidb.conversion import ConversionSession
 from sluice.tidb.ddl_job import DdlJob
+
+if TYPE_CHECKING:
+    from sluice.tidb.conversion import ConversionSession
 
 _OFFSET = re.compile(r"([+-])(\d\d):(\d\d)", re.ASCII)
 
@@ -38,6 +41,8 @@ _UTC = {"UTC", "ETC/UTC", "+00:00"}
 
 def session_of(ddl: DdlJob) -> ConversionSession:
     """Return the upstream session of a DDL job, as far as TiDB recorded it."""
+    from sluice.tidb.conversion import ConversionSession  # with Arrow: settings need a zone alone
+
     began = ddl.converted_from_ts
     return ConversionSession(
         ddl.sql_mode,

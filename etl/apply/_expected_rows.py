@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from sluice.etl.changes.formats.sql_text import display_text, quote_name, row_conditions
+from sluice.etl.changes.formats.sql_columns import display_text, row_conditions
+from sluice.etl.changes.formats.sql_text import quote_name
 from sluice.etl.changes.masks import masked_changes
 from sluice.etl.changes.planning import (
     PartitionMove,

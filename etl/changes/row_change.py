@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from sluice.etl.changes.formats.sql_text import display_text
+from sluice.etl.changes.formats.sql_columns import display_text
 from sluice.relay import DELETE, INSERT, UPDATE
 from sluice.tidb.rows import ROWID_NAME, decode_deletes, decode_inserts, decode_updates
 from sluice.tidb.schema import Table

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from sluice.etl.changes.formats.mysql_rows import RowBlock
-from sluice.etl.changes.formats.sql_text import is_rounded, quote_name
+from sluice.etl.changes.formats.sql_columns import is_rounded
+from sluice.etl.changes.formats.sql_text import quote_name
 from sluice.etl.copy._values import ValueRefused, typed_array
 from sluice.tidb.codec.columnar import arrow_type
 from sluice.tidb.schema import Column

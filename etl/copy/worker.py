@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from sluice.etl.changes.formats.load_data import format_load
-from sluice.etl.changes.formats.sql_text import data_of
+from sluice.etl.changes.formats.sql_columns import data_of
 from sluice.etl.changes.masks import masked_columns
 from sluice.etl.changes.messages import MessageFormat
 from sluice.etl.changes.steps import MessageSchema

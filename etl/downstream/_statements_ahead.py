@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 from pymysql.constants import SERVER_STATUS
 
 from sluice.etl.changes.formats.layout import LoadLayout
-from sluice.etl.changes.formats.load_data import insert_statement, load_statement
+from sluice.etl.changes.formats.load_statements import insert_statement, load_statement
 from sluice.etl.downstream._connection import DownstreamConnection, DownstreamError, LoadOutcome
 from sluice.etl.downstream._pipelining import FIRST_LINE, PipelinedStatement
 

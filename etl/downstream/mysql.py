@@ -14,7 +14,7 @@ import ssl
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pymysql
 import pymysql.connections
@@ -22,9 +22,7 @@ import pymysql.connections
 from sluice.etl.changes import server_errors
 from sluice.etl.changes.dialect import Dialect, UnknownServerError
 from sluice.etl.changes.formats.layout import LoadLayout
-from sluice.etl.changes.formats.load_data import replace_statements
-from sluice.etl.changes.formats.mysql_result_stream import result_blocks
-from sluice.etl.changes.formats.mysql_rows import RowBlock
+from sluice.etl.changes.formats.load_statements import replace_statements
 from sluice.etl.changes.formats.sql_text import fill_placeholders
 from sluice.etl.downstream import _session_setup
 from sluice.etl.downstream._connection import (
@@ -52,6 +50,9 @@ from sluice.etl.downstream._statements_ahead import (
 )
 from sluice.etl.downstream.grants import check_rights
 from sluice.etl.settings import Downstream
+
+if TYPE_CHECKING:
+    from sluice.etl.changes.formats.mysql_rows import RowBlock
 
 _OPEN_SESSIONS: weakref.WeakSet[MySQLSession] = weakref.WeakSet()
 _LOAD_MESSAGE = re.compile(r"Records: (\d+)\s+Deleted: (\d+)\s+Skipped: (\d+)\s+Warnings: (\d+)")
@@ -241,6 +242,9 @@ class MySQLSession:
 
         A caller that doesn't read to the end closes the session.
         """
+        # with Arrow, which a session that reads a checkpoint does without
+        from sluice.etl.changes.formats.mysql_result_stream import result_blocks
+
         connection = self._open()
         with self._translating(connection):
             yield from result_blocks(connection, statement, self._settings.read_timeout_s)

@@ -18,7 +18,7 @@ from sluice.relay import Failure, RelayLog
 from sluice.relay.jobs import Jobs
 from sluice.relay.measures import CounterStore
 from sluice.relay.verification_log import Verifications
-from sluice.tidb import PDClient, PDError, tso
+from sluice.tidb import tso
 
 __all__ = [
     "LAND",
@@ -97,6 +97,8 @@ def _checkpoint_of(settings: Settings, cluster_id: int) -> Checkpoint | None:
     `cluster_id` 0: not known.
     """
     if not cluster_id:
+        from sluice.tidb import PDClient, PDError
+
         try:
             with PDClient(
                 settings.upstream.pd_urls, tls=settings.upstream.tls(), timeout_s=_CONNECT_TIMEOUT_S

@@ -53,9 +53,9 @@ from sluice.etl.changes.rules import (
 )
 from sluice.etl.settings.mask_rules import MaskSection, parse_mask_section, parse_masks
 from sluice.etl.settings.rule_error import RuleError
+from sluice.tidb.codec.row import ROWID_NAME
 from sluice.tidb.folded import folded
 from sluice.tidb.history import SYSTEM_SCHEMAS
-from sluice.tidb.rows import ROWID_NAME
 
 FILTER_KEYS = (
     "rows",

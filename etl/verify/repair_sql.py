@@ -17,16 +17,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sluice.etl.changes.formats.deletes import delete_head
-from sluice.etl.changes.formats.sql_scripts import grouped_rows, inserts, printable_ascii
-from sluice.etl.changes.formats.sql_text import (
+from sluice.etl.changes.formats.sql_columns import (
     BYTEWISE_KINDS,
     invalid_utf8_mask,
     join,
     key_conditions,
-    literal,
-    quote_name,
     row_conditions,
 )
+from sluice.etl.changes.formats.sql_scripts import grouped_rows, inserts, printable_ascii
+from sluice.etl.changes.formats.sql_text import literal, quote_name
 from sluice.etl.verify.row_diff import key_of, one_array
 from sluice.tidb import column_types, tso
 from sluice.tidb.schema import Column, Table

@@ -24,7 +24,7 @@ from sluice.relay.archive.segment import ArchiveFile
 from sluice.relay.errors import RelayCorruptError
 from sluice.relay.format_version import NewerFormatError, newer_format_error
 from sluice.relay.json_codec import from_values
-from sluice.relay.part import Part
+from sluice.relay.part_descriptor import Part
 from sluice.relay.row_groups import Band, RowGroup, selection
 from sluice.relay.storage import Storage
 from sluice.relay.window import WindowRecord

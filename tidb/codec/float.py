@@ -6,8 +6,6 @@ for negative ones. -0.0 is stored as +0.0. FLOAT columns hold the double of thei
 
 import struct
 
-import numpy as np
-
 from sluice.tidb.codec.errors import CodecError
 
 _SIGN = 1 << 63
@@ -62,6 +60,8 @@ def format_float(value: float) -> str:
     It is the shortest float32 text, but only 6 significant digits below 1e-15 and from 1e15 on
     (`3.40282e38`). Rows hold the exact float32.
     """
+    import numpy as np  # which takes 0.1 s, and few who import this module need it
+
     number = np.float32(value)
     if not np.isfinite(number):
         return "0"

@@ -10,6 +10,8 @@ __all__ = [
     "ddl_text",
     "deletes",
     "load_data",
+    "load_statements",
+    "sql_columns",
     "sql_scripts",
     "sql_text",
     "table_fallbacks",

@@ -8,15 +8,15 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import pyarrow as pa
 
-from sluice.etl.changes.formats.sql_text import (
+from sluice.etl.changes.formats.sql_columns import (
     BYTEWISE_KINDS,
     bytes_of,
     invalid_utf8_mask,
     is_rounded,
     key_conditions,
     literal_column,
-    quote_name,
 )
+from sluice.etl.changes.formats.sql_text import quote_name
 from sluice.tidb.schema import Column, Table
 
 _KEYS_A_STATEMENT = 1000

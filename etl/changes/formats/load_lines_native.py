@@ -22,7 +22,7 @@ from sluice.etl.changes.formats.load_data import (
     field_of,
     layout_of,
 )
-from sluice.etl.changes.formats.sql_text import data_of
+from sluice.etl.changes.formats.sql_columns import data_of
 from sluice.tidb.codec.column_value import missing_value
 from sluice.tidb.codec.columnar import arrow_type, constant
 from sluice.tidb.codec.errors import CodecError

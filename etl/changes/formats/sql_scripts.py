@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 
-from sluice.etl.changes.formats.sql_text import columns_text, join, literal_column, quote_table
+from sluice.etl.changes.formats.sql_columns import join, literal_column
+from sluice.etl.changes.formats.sql_text import columns_text, quote_table
 from sluice.tidb.schema import Column, Table
 
 # As a client's session reads it: backslashes escape. Names, strings, comments, white space, words,

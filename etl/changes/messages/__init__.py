@@ -1,30 +1,21 @@
 """Encode changes as messages of the formats that readers of topics know; nothing of Kafka is here.
 
-A format is one module with an Encoder: row changes in columns, DDL, watermarks.
+A format is one module with an Encoder: row changes in columns, DDL, watermarks. Encoders load on
+first use: settings describe a format, and need no Arrow.
 """
 
-from collections.abc import Callable
+from __future__ import annotations
 
-from sluice.etl.changes.messages.avro import Avro, head_with_id, resolved
-from sluice.etl.changes.messages.canal_json import CanalJson
-from sluice.etl.changes.messages.debezium_avro import DebeziumAvro
-from sluice.etl.changes.messages.debezium_json import DebeziumJson
-from sluice.etl.changes.messages.message import (
+from typing import TYPE_CHECKING
+
+from sluice.etl.changes.messages.message_format import (
     AS_TICDC,
+    BINLOG,
     FIDELITIES,
+    FORMATS,
     LOSSLESS,
-    Encoder,
-    Message,
     MessageFormat,
-    RowBatch,
-    TransactionPlace,
-    shown_columns,
-    split_changes,
-    split_frames,
-    with_hashes,
 )
-from sluice.etl.changes.messages.open_protocol import OpenProtocol
-from sluice.etl.changes.messages.partition_hash import row_hashes, table_hash
 from sluice.etl.changes.messages.routing import (
     BY_COMMIT_TS,
     BY_TABLE,
@@ -34,7 +25,23 @@ from sluice.etl.changes.messages.routing import (
     check_expression,
     is_of_one_table,
 )
-from sluice.etl.changes.messages.simple import Bootstraps, Simple
+from sluice.etl.lazy_exports import lazy_getattr
+
+if TYPE_CHECKING:
+    from sluice.etl.changes.messages.avro import head_with_id, resolved
+    from sluice.etl.changes.messages.encoders import encoder_for
+    from sluice.etl.changes.messages.message import (
+        Encoder,
+        Message,
+        RowBatch,
+        TransactionPlace,
+        shown_columns,
+        split_changes,
+        split_frames,
+        with_hashes,
+    )
+    from sluice.etl.changes.messages.partition_hash import row_hashes, table_hash
+    from sluice.etl.changes.messages.simple import Bootstraps
 
 __all__ = [
     "AS_TICDC",
@@ -66,21 +73,22 @@ __all__ = [
     "with_hashes",
 ]
 
-BINLOG = "binlog"
-"""TiDB Binlog's protobuf, a message a transaction: `sluice.etl.changes.write_plans.kafka_binlog`"""
-_ENCODERS: dict[str, Callable[[MessageFormat], Encoder]] = {
-    "avro": Avro,
-    "canal-json": CanalJson,
-    "debezium-avro": DebeziumAvro,
-    "debezium-json": DebeziumJson,
-    "open-protocol": OpenProtocol,
-    "simple": Simple,
-}
-FORMATS = (BINLOG, *_ENCODERS)
-
-
-def encoder_for(options: MessageFormat) -> Encoder:
-    """Return the encoder of a format. Raises ValueError for one that has none."""
-    if options.name not in _ENCODERS:
-        raise ValueError(f"there is no encoder of {options.name!r}; known are {', '.join(FORMATS)}")
-    return _ENCODERS[options.name](options)
+__getattr__ = lazy_getattr(
+    __name__,
+    {
+        "head_with_id": "sluice.etl.changes.messages.avro",
+        "resolved": "sluice.etl.changes.messages.avro",
+        "encoder_for": "sluice.etl.changes.messages.encoders",
+        "Encoder": "sluice.etl.changes.messages.message",
+        "Message": "sluice.etl.changes.messages.message",
+        "RowBatch": "sluice.etl.changes.messages.message",
+        "TransactionPlace": "sluice.etl.changes.messages.message",
+        "shown_columns": "sluice.etl.changes.messages.message",
+        "split_changes": "sluice.etl.changes.messages.message",
+        "split_frames": "sluice.etl.changes.messages.message",
+        "with_hashes": "sluice.etl.changes.messages.message",
+        "row_hashes": "sluice.etl.changes.messages.partition_hash",
+        "table_hash": "sluice.etl.changes.messages.partition_hash",
+        "Bootstraps": "sluice.etl.changes.messages.simple",
+    },
+)

@@ -28,14 +28,8 @@ from sluice.etl.changes.messages.avro_schemas import (
     record_schema,
 )
 from sluice.etl.changes.messages.key_changes import KeyedEncoder
-from sluice.etl.changes.messages.message import (
-    Images,
-    Message,
-    MessageFormat,
-    RowBatch,
-    handle_key,
-    shown_columns,
-)
+from sluice.etl.changes.messages.message import Images, Message, RowBatch, handle_key, shown_columns
+from sluice.etl.changes.messages.message_format import MessageFormat
 from sluice.etl.changes.steps import ChangeError, MessageSchema
 from sluice.relay import DELETE, INSERT, UPDATE
 from sluice.tidb import tso

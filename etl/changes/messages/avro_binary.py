@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sluice.etl.changes.formats.sql_text import join
+from sluice.etl.changes.formats.sql_columns import join
 from sluice.etl.changes.messages.message import BINARY
 from sluice.tidb.codec.varint import encode_varint
 

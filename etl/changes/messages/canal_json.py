@@ -36,7 +36,6 @@ from sluice.etl.changes.messages.message import (
     Encoder,
     Images,
     Message,
-    MessageFormat,
     RowBatch,
     chosen,
     ddl_headers,
@@ -46,6 +45,7 @@ from sluice.etl.changes.messages.message import (
     row_headers,
     watermark_headers,
 )
+from sluice.etl.changes.messages.message_format import MessageFormat
 from sluice.etl.changes.steps import MessageSchema
 from sluice.relay import DELETE, INSERT, UPDATE
 from sluice.tidb import column_types as types

@@ -46,7 +46,6 @@ from sluice.etl.changes.messages.key_changes import KeyedEncoder
 from sluice.etl.changes.messages.message import (
     Images,
     Message,
-    MessageFormat,
     RowBatch,
     TransactionPlace,
     ddl_headers,
@@ -54,6 +53,7 @@ from sluice.etl.changes.messages.message import (
     shown_columns,
     ungiven,
 )
+from sluice.etl.changes.messages.message_format import MessageFormat
 from sluice.etl.changes.steps import MessageSchema
 from sluice.relay import DELETE, INSERT, UPDATE
 from sluice.tidb import column_types as types

@@ -43,7 +43,6 @@ from sluice.etl.changes.messages.key_changes import KeyedEncoder
 from sluice.etl.changes.messages.message import (
     Images,
     Message,
-    MessageFormat,
     RowBatch,
     TransactionPlace,
     ddl_headers,
@@ -51,6 +50,7 @@ from sluice.etl.changes.messages.message import (
     shown_columns,
     watermark_headers,
 )
+from sluice.etl.changes.messages.message_format import MessageFormat
 from sluice.relay import DELETE, INSERT, UPDATE
 from sluice.tidb import tso
 from sluice.tidb.ddl_actions import Action

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sluice.etl.changes.formats.sql_text import data_of, join
+from sluice.etl.changes.formats.sql_columns import data_of, join
 from sluice.etl.changes.messages.json_text import (
     base64_strings,
     float_numbers,

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sluice.etl.changes.formats.sql_text import data_of, escape_bytes, invalid_utf8_mask, join
+from sluice.etl.changes.formats.sql_columns import data_of, escape_bytes, invalid_utf8_mask, join
 from sluice.etl.changes.messages.message import BINARY
 
 NULL = b"null"

@@ -20,24 +20,19 @@ import json
 import struct
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from sluice.etl.changes.formats.sql_text import join
-from sluice.etl.changes.messages.routing import Routing
+from sluice.etl.changes.formats.sql_columns import join
 from sluice.etl.changes.steps import ChangeError, MessageSchema
 from sluice.relay import DELETE
 from sluice.tidb.ddl_job import DdlJob
 from sluice.tidb.schema import Column, Table
 from sluice.tidb.table_name import full_name
-
-LOSSLESS = "lossless"
-AS_TICDC = "as-ticdc"
-FIDELITIES = (LOSSLESS, AS_TICDC)
 
 BINARY = pa.large_binary()
 Images = dict[str, pa.Array]
@@ -73,30 +68,6 @@ class TransactionPlace(NamedTuple):
     total_order: int
     data_collection_order: int
     """Among the messages of its table."""
-
-
-@dataclass(frozen=True, slots=True)
-class MessageFormat:
-    """The format of a topic's messages, and what its encoder may choose."""
-
-    name: str = "binlog"
-    fidelity: str = LOSSLESS
-    """`as-ticdc`: TiCDC's values also where they lose something."""
-    time_zone: str = "UTC"
-    """Zone of TIMESTAMPs in formats that write them without one."""
-    tidb_extension: bool = True
-    """Canal-JSON: messages have `_tidb` with the commit ts."""
-    content_compatible: bool = False
-    """Canal-JSON: `old` has changed columns alone, as in Alibaba's Canal."""
-    with_schema: bool = False
-    """Debezium: values and keys carry their schema."""
-    routing: Routing = field(default_factory=Routing)
-    """Where each table's messages go."""
-
-    @property
-    def is_lossless(self) -> bool:
-        """Return whether values must be reversible."""
-        return self.fidelity == LOSSLESS
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,6 @@ from sluice.etl.changes.messages.message import (
     Encoder,
     Images,
     Message,
-    MessageFormat,
     RowBatch,
     ddl_headers,
     digits,
@@ -49,6 +48,7 @@ from sluice.etl.changes.messages.message import (
     row_headers,
     watermark_headers,
 )
+from sluice.etl.changes.messages.message_format import MessageFormat
 from sluice.etl.changes.steps import MessageSchema
 from sluice.relay import DELETE, UPDATE
 from sluice.tidb import column_types as types

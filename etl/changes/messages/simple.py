@@ -22,7 +22,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from sluice.etl.changes.formats.sql_text import join
+from sluice.etl.changes.formats.sql_columns import join
 from sluice.etl.changes.messages.canal_json import DDL_TYPES
 from sluice.etl.changes.messages.json_text import (
     base64_strings,
@@ -37,7 +37,6 @@ from sluice.etl.changes.messages.message import (
     Encoder,
     Images,
     Message,
-    MessageFormat,
     RowBatch,
     chosen,
     ddl_headers,
@@ -48,6 +47,7 @@ from sluice.etl.changes.messages.message import (
     shown_columns,
     watermark_headers,
 )
+from sluice.etl.changes.messages.message_format import MessageFormat
 from sluice.etl.changes.steps import MessageSchema
 from sluice.relay import DELETE, INSERT, UPDATE
 from sluice.tidb import column_types as types

@@ -1,6 +1,12 @@
-"""Decide what goes downstream, under which names: filters and routes."""
+"""Decide what goes downstream, under which names: filters and routes.
 
-from sluice.etl.changes.rules._ddl_scope import ScopeError, ScopeResult, scope_ddl
+What decides about a DDL and about rows loads on first use: settings need no Arrow.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 from sluice.etl.changes.rules._table_selection import SchemaPattern, filter_for_tables, only_tables
 from sluice.etl.changes.rules.column_rules import (
     ColumnRule,
@@ -26,7 +32,12 @@ from sluice.etl.changes.rules.replication_rules import (
     skip_reason,
 )
 from sluice.etl.changes.rules.routes import Route, RouteError, Routes, Target
-from sluice.etl.changes.rules.row_rules import ALL_KINDS, RowRule, RowRuleError, RowSelection
+from sluice.etl.changes.rules.row_rules import ALL_KINDS, RowRule, RowRuleError
+from sluice.etl.lazy_exports import lazy_getattr
+
+if TYPE_CHECKING:
+    from sluice.etl.changes.rules._ddl_scope import ScopeError, ScopeResult, scope_ddl
+    from sluice.etl.changes.rules.row_selection import RowSelection
 
 __all__ = [
     "ALL_KINDS",
@@ -63,3 +74,13 @@ __all__ = [
     "scope_ddl",
     "skip_reason",
 ]
+
+__getattr__ = lazy_getattr(
+    __name__,
+    {
+        "ScopeError": "sluice.etl.changes.rules._ddl_scope",
+        "ScopeResult": "sluice.etl.changes.rules._ddl_scope",
+        "scope_ddl": "sluice.etl.changes.rules._ddl_scope",
+        "RowSelection": "sluice.etl.changes.rules.row_selection",
+    },
+)

@@ -12,14 +12,18 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from sluice.etl.changes.formats.ddl_text import tokens
 from sluice.etl.changes.rules.column_rules import ColumnRule, shaped_table
 from sluice.etl.changes.rules.name_pattern import matches
-from sluice.etl.changes.rules.row_rules import RowRule, RowRuleError, RowSelection
+from sluice.etl.changes.rules.row_rules import RowRule, RowRuleError
 from sluice.tidb.folded import folded
 from sluice.tidb.history import SYSTEM_SCHEMAS
 from sluice.tidb.schema import MAX_USER_TABLE_ID, Table
+
+if TYPE_CHECKING:
+    from sluice.etl.changes.rules.row_selection import RowSelection
 
 OWN_SCHEMAS = frozenset({"tidb_binlog", "sluice_recycle"})
 
@@ -200,6 +204,8 @@ class Filter:
                 " same table, and which of the two comes first isn't defined",
                 hint="write the event filter as `operations` of the row rule",
             )
+        from sluice.etl.changes.rules.row_selection import RowSelection  # with Arrow
+
         selection = RowSelection(rules, self.narrowed(table))
         if masked := next((each for each in selection.columns if each.mask), None):
             raise RowRuleError(

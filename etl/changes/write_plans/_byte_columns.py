@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sluice.etl.changes.formats.sql_text import data_of, join
+from sluice.etl.changes.formats.sql_columns import data_of, join
 from sluice.tidb.codec.datum import COMPACT, FLOAT, NIL, UVARINT, VARINT
 from sluice.tidb.codec.varint import encode_uvarint
 

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from sluice.etl.changes.formats.binlog_file import FOOTER, HEADER, MAGIC, MAX_MESSAGE_BYTES
-from sluice.etl.changes.formats.sql_text import data_of
+from sluice.etl.changes.formats.sql_columns import data_of
 from sluice.etl.changes.steps import ChangeError, Step, TransactionDetail
 from sluice.etl.changes.write_plans._row_images import KindChanges, changes_of
 from sluice.etl.changes.write_plans.change_set import ChangeSet, StageTimings

@@ -13,7 +13,8 @@ from collections.abc import Iterator
 import numpy as np
 import pyarrow as pa
 
-from sluice.etl.changes.formats.sql_text import join, quote_name
+from sluice.etl.changes.formats.sql_columns import join
+from sluice.etl.changes.formats.sql_text import quote_name
 from sluice.etl.changes.steps import Step
 from sluice.etl.changes.write_plans._byte_columns import constant_field, datums, field
 from sluice.etl.changes.write_plans._row_images import KindChanges

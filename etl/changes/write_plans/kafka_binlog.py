@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sluice.etl.changes.formats.sql_text import join, year_text
+from sluice.etl.changes.formats.sql_columns import join, year_text
 from sluice.etl.changes.steps import Step
 from sluice.etl.changes.write_plans._byte_columns import (
     BINARY,

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import numpy as np
 import pyarrow as pa
 
-from sluice.etl.changes.formats.sql_text import join
+from sluice.etl.changes.formats.sql_columns import join
 from sluice.etl.changes.messages import (
     Dispatch,
     Encoder,

@@ -11,10 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sluice.etl.changes.formats.load_lines_native import LoadLines, format_load_native
-from sluice.etl.changes.formats.sql_text import (
-    display_text,
-    number_text,
-)
+from sluice.etl.changes.formats.sql_columns import display_text, number_text
 from sluice.etl.changes.steps import (
     ChangeError,
 )

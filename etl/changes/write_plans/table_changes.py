@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from sluice.etl.changes.formats.deletes import deletes_by_key, deletes_by_number
 from sluice.etl.changes.formats.load_data import format_load
-from sluice.etl.changes.formats.sql_text import invalid_utf8_mask, key_conditions, row_conditions
+from sluice.etl.changes.formats.sql_columns import invalid_utf8_mask, key_conditions, row_conditions
 from sluice.etl.changes.steps import (
     ChangeError,
     DeleteDetail,

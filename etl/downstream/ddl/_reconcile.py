@@ -8,7 +8,8 @@ from __future__ import annotations
 from sluice.errors import SluiceError
 from sluice.etl.changes.formats.ddl_columns import pair_columns
 from sluice.etl.changes.formats.ddl_text import blank_ended_columns
-from sluice.etl.changes.formats.sql_text import literal_column, quote_name, quote_table
+from sluice.etl.changes.formats.sql_columns import literal_column
+from sluice.etl.changes.formats.sql_text import quote_name, quote_table
 from sluice.etl.changes.formats.table_fallbacks import as_stored_downstream, is_longer
 from sluice.etl.downstream import MySQLSession
 from sluice.etl.downstream.ddl._generate import column_definition, table_options

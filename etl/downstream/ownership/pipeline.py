@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import zlib
 from dataclasses import dataclass
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
-from sluice.etl.settings import Settings
-from sluice.tidb import NodeStatus
+if TYPE_CHECKING:
+    from sluice.etl.settings import Settings
+    from sluice.tidb import NodeStatus
 
 OWNER_LABEL = "sluice"
 """The label that a pipeline's entry has, and no Drainer's; its value is the relay log's URL.

@@ -1,7 +1,10 @@
 """Write steps to a downstream: each sink is one module that implements `Sink`.
 
-`sluice.etl.apply` uses only what is exported here.
+`sluice.etl.apply` uses only what is exported here. What writes loads on first use: reading a
+checkpoint needs no Arrow.
 """
+
+from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
@@ -10,20 +13,21 @@ from sluice.etl.downstream.sinks._checkpoint_reader import (
     read_checkpoint,
     read_writer,
 )
-from sluice.etl.downstream.sinks.chunk_writer import AlignedChunkRows, ChunkLoad
-from sluice.etl.downstream.sinks.sink import (
-    AcceptsChunks,
-    ApplyError,
-    DrainerTakeover,
-    RemembersBlocked,
-    Sink,
-    SinkResult,
-    TopicCounts,
-)
+from sluice.etl.lazy_exports import lazy_getattr
 from sluice.etl.settings import Downstream, File, Kafka, Settings, Target
 
 if TYPE_CHECKING:
+    from sluice.etl.downstream.sinks.chunk_writer import AlignedChunkRows, ChunkLoad
     from sluice.etl.downstream.sinks.mysql import MySQLSink
+    from sluice.etl.downstream.sinks.sink import (
+        AcceptsChunks,
+        ApplyError,
+        DrainerTakeover,
+        RemembersBlocked,
+        Sink,
+        SinkResult,
+        TopicCounts,
+    )
 
 __all__ = [
     "AcceptsChunks",
@@ -41,6 +45,21 @@ __all__ = [
     "read_writer",
     "write_plan_of_sink",
 ]
+
+__getattr__ = lazy_getattr(
+    __name__,
+    {
+        "AlignedChunkRows": "sluice.etl.downstream.sinks.chunk_writer",
+        "ChunkLoad": "sluice.etl.downstream.sinks.chunk_writer",
+        "AcceptsChunks": "sluice.etl.downstream.sinks.sink",
+        "ApplyError": "sluice.etl.downstream.sinks.sink",
+        "DrainerTakeover": "sluice.etl.downstream.sinks.sink",
+        "RemembersBlocked": "sluice.etl.downstream.sinks.sink",
+        "Sink": "sluice.etl.downstream.sinks.sink",
+        "SinkResult": "sluice.etl.downstream.sinks.sink",
+        "TopicCounts": "sluice.etl.downstream.sinks.sink",
+    },
+)
 
 
 def open_sink(settings: Settings, cluster_id: int, job: str = "") -> Sink:
@@ -84,7 +103,7 @@ def write_plan_of_sink(target: Target, mode: str) -> str:
             return _database_kind(mode).write_plan
 
 
-def _database_kind(mode: str) -> "type[MySQLSink]":
+def _database_kind(mode: str) -> type[MySQLSink]:
     if mode == "parallel":
         from sluice.etl.downstream.sinks.mysql_parallel import ParallelMySQLSink
 

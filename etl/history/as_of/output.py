@@ -15,14 +15,13 @@ import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
 from sluice.errors import RequestError
-from sluice.etl.changes.formats.sql_text import (
+from sluice.etl.changes.formats.sql_columns import (
     hex_column,
     invalid_utf8_mask,
     join,
     literal_column,
-    quote_name,
-    quote_table,
 )
+from sluice.etl.changes.formats.sql_text import quote_name, quote_table
 from sluice.tidb.schema import Table
 
 __all__ = [

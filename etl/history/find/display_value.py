@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from sluice.etl.changes.formats.sql_text import display_text
+from sluice.etl.changes.formats.sql_columns import display_text
 from sluice.etl.display_units import format_value
 from sluice.tidb.codec.float import format_float
 

@@ -14,15 +14,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sluice.etl.changes.formats.sql_text import (
+from sluice.etl.changes.formats.sql_columns import (
     invalid_utf8_mask,
     is_rounded,
     join,
     literal_column,
     near_key_conditions,
-    quote_name,
-    quote_table,
 )
+from sluice.etl.changes.formats.sql_text import quote_name, quote_table
 from sluice.etl.changes.write_plans.identity import conflict_keys, lookup_key_columns
 from sluice.etl.changes.write_plans.net_effect import unchanged_rows
 from sluice.etl.changes.write_plans.raw_changes import Images, image_count

@@ -14,15 +14,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sluice.etl.changes.formats.deletes import delete_head
-from sluice.etl.changes.formats.sql_scripts import grouped_rows, inserts
-from sluice.etl.changes.formats.sql_text import (
+from sluice.etl.changes.formats.sql_columns import (
     join,
     key_conditions,
     literal_column,
-    quote_name,
-    quote_table,
     row_conditions,
 )
+from sluice.etl.changes.formats.sql_scripts import grouped_rows, inserts
+from sluice.etl.changes.formats.sql_text import quote_name, quote_table
 from sluice.etl.changes.write_plans.identity import lookup_key_columns
 from sluice.etl.changes.write_plans.net_effect import unchanged_rows
 from sluice.etl.changes.write_plans.raw_changes import Images, image_count

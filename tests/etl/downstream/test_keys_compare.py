@@ -15,7 +15,8 @@ from pymysql.cursors import DictCursor
 
 from sluice.etl.changes.formats.deletes import counting_selects, delete_head, deletes_by_key
 from sluice.etl.changes.formats.load_data import format_load
-from sluice.etl.changes.formats.sql_text import quote_table, row_conditions
+from sluice.etl.changes.formats.sql_columns import row_conditions
+from sluice.etl.changes.formats.sql_text import quote_table
 from sluice.etl.downstream import MySQLSession
 from sluice.etl.history.snapshots.downstream_rows import DownstreamTable, read_page
 from sluice.tidb.codec.columnar import arrow_type

@@ -6,7 +6,8 @@ import pyarrow as pa
 import pytest
 
 from sluice.etl.changes.dialect import MARIADB_PRODUCT
-from sluice.etl.changes.formats.sql_text import key_conditions, literal, literal_column, quote_name
+from sluice.etl.changes.formats.sql_columns import key_conditions, literal_column
+from sluice.etl.changes.formats.sql_text import literal, quote_name
 from sluice.etl.downstream import DownstreamError, MySQLSession
 from sluice.etl.settings import Downstream
 from sluice.tidb.schema import Column

@@ -12,13 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sluice.etl.changes.formats.layout import LoadLayout
-from sluice.etl.changes.formats.load_data import (
-    UnsupportedColumnError,
-    format_load,
-    insert_statement,
-    replace_statements,
-)
-from sluice.etl.changes.formats.sql_text import quote_table, row_conditions
+from sluice.etl.changes.formats.load_data import UnsupportedColumnError, format_load
+from sluice.etl.changes.formats.load_statements import insert_statement, replace_statements
+from sluice.etl.changes.formats.sql_columns import row_conditions
+from sluice.etl.changes.formats.sql_text import quote_table
 from sluice.etl.downstream import DownstreamError, LoadData, LoadOutcome, MySQLSession
 from sluice.tidb.codec.float import format_float
 from sluice.tidb.schema import Column, Table

@@ -18,7 +18,7 @@ from sluice.etl.changes.formats import kernel as lines_kernel
 from sluice.etl.changes.formats import load_lines_native as found_lines
 from sluice.etl.changes.formats.load_data import UnsupportedColumnError, format_load
 from sluice.etl.changes.formats.load_lines_native import LoadLines, format_load_native
-from sluice.etl.changes.formats.sql_text import invalid_utf8_mask
+from sluice.etl.changes.formats.sql_columns import invalid_utf8_mask
 from sluice.etl.changes.write_plans.raw_changes import Images, decode, decoded_images
 from sluice.relay import DELETE, INSERT, UPDATE
 from sluice.tidb.codec import row as codec

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from sluice.etl.changes.formats.sql_text import row_conditions
+from sluice.etl.changes.formats.sql_columns import row_conditions
 from sluice.etl.changes.steps import DeleteDetail, Step
 from sluice.etl.changes.write_plans._keyless_deletes import KeylessDeletes
 from sluice.etl.downstream import DownstreamError, MySQLSession
