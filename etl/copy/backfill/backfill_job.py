@@ -232,12 +232,7 @@ class BackfillJob:
                 state.is_begun = True
                 state.low = plan.low
             self._run.doing(plan.name)
-            if plan.only:
-                return self._progress_state.next_of(place, plan.only)
-            bound = self._cutter.bound(table, state.low, plan.high)
-            chunk = self._progress_state.next_chunk(place, state.low, bound or plan.high)
-            state.low, state.is_cut = bound, bound is None
-            return chunk
+            return self._cutter.next_chunk(place, table)
         return None
 
     def _begin(self, plan: BackfillTablePlan, table: Table) -> None:

@@ -2,10 +2,10 @@
 
     jobs/<id>/frontier.json
 
-A table is cut from its first key to its last; what lies below `low` is done, but for the chunks
-that are open. The file is written before an aligned chunk is made, and after its result was seen:
-an older state, of a process that was taken for dead and isn't, only has rows copied again that are
-there already.
+A table is cut from its first key to its `end`; what lies below `low`, and from `end` on, is done,
+but for the chunks that are open. The file is written before an aligned chunk is made, and after its
+result was seen: an older state, of a process that was taken for dead and isn't, only has rows
+copied again that are there already.
 """
 
 from __future__ import annotations
@@ -42,12 +42,14 @@ class BackfillChunk:
 class BackfillTableState:
     """A backfill table state.
 
-    `low`: where the next chunk begins; `taken`: how many of the conditions have their chunk.
+    `low`: where the next chunk begins; `end`: where the last one ends, None while that isn't fixed
+    (`sluice.etl.copy.backfill.chunk_cutter`); `taken`: how many of the conditions have their chunk.
 
     `is_cut`: no chunk comes any more; `is_over`: and all are done.
     """
 
     low: list[str] | None = None
+    end: list[str] | None = None
     taken: int = 0
     is_begun: bool = False
     is_cut: bool = False

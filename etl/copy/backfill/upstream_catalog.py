@@ -124,6 +124,18 @@ class UpstreamCatalog:
         """
         return key_behind(self._query, table, key, within, rows)
 
+    def last_key(
+        self,
+        table: Table,
+        key: list[KeyColumn],
+        within: tuple[list[str] | None, list[str] | None],
+    ) -> list[str] | None:
+        """Return the largest key, as literals, of a range [low, high).
+
+        The table is as it is now. None if the range has no rows.
+        """
+        return _key_at(self._query, table, key, within, None)
+
     def _query(self, statement: str) -> list[tuple[bytes | None, ...]]:
         return self._with_retries(lambda session: session.query(statement))
 
@@ -151,9 +163,21 @@ def key_behind(
     The table is as `query` sees it; None if there aren't more. Raises BackfillError, and as
     `query`.
     """
+    return _key_at(query, table, key, within, rows)
+
+
+def _key_at(
+    query: Callable[[str], list[tuple[bytes | None, ...]]], table: Table, key: list[KeyColumn],
+    within: tuple[list[str] | None, list[str] | None], rows: int | None,
+) -> list[str] | None:  # fmt: skip
+    """Return the key behind the first `rows` rows of a range, or with None the last key.
+
+    It is the next one that literals can express.
+    """
     names = ", ".join(column.quoted for column in key)
-    place = f"FROM {quote_table(table)} WHERE {in_range(key, *within)} ORDER BY {names}"
-    for offset in range(rows, rows + _MAX_ODD_KEYS):
+    order = ", ".join(f"{column.quoted}{' DESC' if rows is None else ''}" for column in key)
+    place = f"FROM {quote_table(table)} WHERE {in_range(key, *within)} ORDER BY {order}"
+    for offset in range(rows or 0, (rows or 0) + _MAX_ODD_KEYS):
         found = query(f"SELECT {names} {place} LIMIT 1 OFFSET {offset}")
         if not found:
             return None

@@ -127,6 +127,17 @@ class Pipeline:
         self.control.stop()
         self.caught_up()
 
+    def grow(self, transactions: int, rows: int) -> None:
+        """Return when so many transactions that insert so many rows each are committed."""
+        before = self.control.status()["newest_commit_ts"]
+        self.control.stop()
+        self.control.workload(
+            {"rate": "max", "transactions": transactions, "rows": rows, "updates": 0}
+        )
+        self.wait(
+            lambda: len(self.control.numbered_commits(before)) >= transactions, "rows are inserted"
+        )
+
     def traffic(self, updates: float) -> None:
         """From now on 20 transactions/s, with that share of updates; the others insert rows.
 

@@ -19,6 +19,7 @@ from sluice.etl.copy.backfill import (
     create_backfill,
     plan_backfill,
     run_backfill,
+    throttle,
 )
 from sluice.etl.copy.backfill.reader import ReadRequest, ReadResult
 from sluice.etl.copy.tidb_session import TidbAddress, TidbSession
@@ -97,6 +98,33 @@ def test_a_damaged_table_is_whole_again_while_it_changes(running: Pipeline) -> N
         and found["replaced"]
     )
     assert found["rows"] == found["same"] + found["inserted"] + found["replaced"]
+    running.compared()
+
+
+@pytest.mark.slow
+def test_a_table_that_grows_faster_than_its_chunks_is_done_and_whole(
+    running: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows behind the end that are there downstream alone go, too."""
+    monkeypatch.setattr(throttle, "_MAX_ROWS", 500)
+    name = f"{DATABASE}.load_1"
+    (before,) = running.upstream(f"SELECT COUNT(*) FROM {name}")[0]
+    damage(running)
+    reads: list[int] = []
+
+    def read(order: ReadRequest) -> ReadResult:
+        reads.append(order.ts)
+        assert len(reads) < 100, "the job follows the table"
+        running.grow(transactions=15, rows=100)
+        return running.read(order)
+
+    job = asked(running, name)
+    summary = run_backfill(running.settings, job.id, Runner("test"), read=read)
+    found = summary.tables[name]
+    (after,) = running.upstream(f"SELECT COUNT(*) FROM {name}")[0]
+    assert summary.state == "done" and found["deleted"] == 2 and found["inserted"]
+    assert after > 2 * before and found["rows"] < after
+    running.traffic(updates=0)
     running.compared()
 
 
