@@ -70,7 +70,6 @@ def command(
     without TiDB or the downstream. `sluice find` finds the moment.
     """
     from sluice.etl.history.as_of import differences_between, tables_as_of
-    from sluice.etl.history.clear_values import check_clear_values
     from sluice.tidb import tso
     from sluice.tidb.moments import parse_moment
 
@@ -90,7 +89,6 @@ def command(
     if kind == "parquet" and to is None:
         raise click.UsageError("Parquet files need a folder: --to FOLDER", ctx)
     settings = settings_of(ctx, config)
-    check_clear_values(settings, "as-of")
     at = [parse_moment(moment) for moment in moments]
     if diff and at[0] >= at[1]:
         raise click.UsageError(f"{tso.text(at[0])} is not before {tso.text(at[1])}", ctx)

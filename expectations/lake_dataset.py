@@ -9,7 +9,6 @@ from typing import Any
 
 from sluice.etl.downstream.ddl import column_type
 from sluice.etl.history.as_of import AsOfTable, TableFrames, as_frames, tables_as_of
-from sluice.etl.history.clear_values import check_clear_values
 from sluice.etl.settings import Settings
 from sluice.expectations.dataset import ColumnShape, TableShape
 from sluice.expectations.server_shape import plain_type
@@ -86,7 +85,7 @@ class LakeDataset:
 def upstream_names(settings: Settings, ts: int, wanted: set[str]) -> dict[str, str]:
     """Return the upstream tables that existed at `ts`, by their names downstream."""
     found: dict[str, list[str]] = {}
-    for upstream in tables_as_of(settings, ts, ["*"]).tables:
+    for upstream in tables_as_of(settings, ts, ["*"], shows_values=False).tables:
         target = settings.routes.target(*TableName.parse(upstream))
         found.setdefault(full_name(target.schema, target.table), []).append(upstream)
     single = {name: own[0] for name, own in found.items() if len(own) == 1 and name in wanted}
@@ -103,7 +102,6 @@ def open_lake_dataset(settings: Settings, ts: int, names: Sequence[str]) -> Iter
 
     Raises QualityError, ClearValuesError, AsOfError, SparkError, relay errors.
     """
-    check_clear_values(settings, "expectations about the past")
     if not ts:
         last = settings.open_relay().last()
         if last is None:

@@ -9,7 +9,6 @@ from typing import Any
 
 from sluice.etl.history import as_of
 from sluice.etl.history.as_of.frames import frames_in
-from sluice.etl.history.clear_values import check_clear_values
 from sluice.etl.spark.remote_workers import with_credentials
 from sluice.relay.archive import Archive
 from sluice.spark.query import ChangesError, settings_from
@@ -38,7 +37,6 @@ def tables_as_of(
     ts = moments.parse_moment(str(moment))
     names = [tables] if isinstance(tables, str) else tables
     settings = settings_from(options)
-    check_clear_values(settings, "as-of")
     last = Archive.open(settings.archive_url).last()
     if last is None or last.hi < ts:
         through = f"through {tso.text(last.hi)}" if last is not None else "nothing"

@@ -122,7 +122,14 @@ class ArchiveEndpoint:
 
     def _query(self, names: Sequence[str]) -> TimeTravelQuery:
         globs = [exactly(name) for name in names]
-        return tables_as_of(self._settings, self.ts, globs, ignored=self._ignored(), run=self._run)
+        return tables_as_of(  # `_checked` drops tables with masked columns
+            self._settings,
+            self.ts,
+            globs,
+            ignored=self._ignored(),
+            run=self._run,
+            shows_values=False,
+        )
 
     def _overridden_commits(self) -> list[Override]:
         return self._archive.overrides_of(self._settings.open_relay().pipeline).list(0, self.ts)

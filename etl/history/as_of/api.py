@@ -32,6 +32,7 @@ from sluice.etl.history.as_of.query_planner import AsOfTable, PlannedQuery, plan
 from sluice.etl.history.as_of.read_planner import SnapshotStart
 from sluice.etl.history.as_of.read_tasks import TimeTravelPlan
 from sluice.etl.history.as_of.table_folders import TableFolders, WriteTableFiles
+from sluice.etl.history.clear_values import check_clear_values
 from sluice.etl.history.history_log import pinned
 from sluice.etl.settings import Settings
 from sluice.relay.archive import Archive, SnapshotFile
@@ -167,13 +168,14 @@ class TimeTravelQuery:
         )
 
 
-def tables_as_of(
+def tables_as_of(  # noqa: PLR0913 what is asked for, and by which means
     settings: Settings,
     ts: int,
     tables: Sequence[str],
     *,
     ignored: Collection[int] = (),
     run: PlanExecutor | None = None,
+    shows_values: bool = True,
 ) -> TimeTravelQuery:
     """Query tables as of `ts` (TSO): every transaction committed through it, and no other.
 
@@ -181,9 +183,12 @@ def tables_as_of(
     archived first.
 
     `ignored`: commit timestamps of transactions to be left out. `run`: `SparkExecution` unless
-    something else is given. Raises AsOfError with the table and the reason, errors of
-    `sluice.etl.history.archive.archive_through`, relay errors.
+    something else is given. `shows_values`: False for callers that show no values of rows, or mask
+    them. Raises ClearValuesError before anything else, AsOfError with the table and the reason,
+    errors of `sluice.etl.history.archive.archive_through`, relay errors.
     """
+    if shows_values:
+        check_clear_values(settings, "tables of the past")
     return _build_query(settings, (ts,), tables, ignored, run)
 
 
@@ -195,7 +200,11 @@ def differences_between(
     *,
     run: PlanExecutor | None = None,
 ) -> TimeTravelQuery:
-    """Return the query for `TimeTravelQuery.differences` between two moments (TSO)."""
+    """Return the query for `TimeTravelQuery.differences` between two moments (TSO).
+
+    Raises as `tables_as_of`.
+    """
+    check_clear_values(settings, "differences between tables of the past")
     return _build_query(settings, (earlier, later), tables, (), run)
 
 

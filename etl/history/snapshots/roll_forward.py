@@ -112,7 +112,7 @@ def definitions_after(
 
 def tables_at(settings: Settings, ts: int) -> QueryTables:
     """Return tables as of `ts` (TSO), by Spark."""
-    return lambda names: tables_as_of(settings, ts, names)
+    return lambda names: tables_as_of(settings, ts, names, shows_values=False)
 
 
 def roll_forward(
