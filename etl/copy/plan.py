@@ -235,9 +235,9 @@ class _CopyPlanner:
         rules = self._filters.column_rules(table.schema_name, table.name)
         texts = " and ".join(rule.text for rule in rules)
         if is_merged:
+            effects = " and ".join(rule.effect for rule in rules)
             self._problems.append(
-                f"{table.full_name}: {texts} leaves out, masks or renames columns, and the table is"
-                " merged with others"
+                f"{table.full_name}: {effects}, and the table is merged with others"
             )
         self._notes.append(f"{table.full_name}: its columns are copied as {texts} leaves them")
 

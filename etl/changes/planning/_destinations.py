@@ -91,9 +91,8 @@ class Destinations:
     def _merged(self, table: Table, sources: str) -> str:
         rule = self._filters.column_rules(table.schema_name, table.name)[0]
         return (
-            f"{rule.text} leaves out, masks or renames columns of {table.full_name}, which is"
-            f" merged with other tables ({sources}): the columns of a merged table are those of all"
-            " its sources"
+            f"{rule.effect} of {table.full_name}, which is merged with other tables ({sources}):"
+            " the columns of a merged table are those of all its sources"
         )
 
 

@@ -192,15 +192,13 @@ class _DdlScoper:
         for other in others:
             if self._filters.column_rules(other.schema_name, other.name) != rules:
                 raise self._error(
-                    "[[filter.columns]] leaves out, masks or renames other columns of"
-                    f" {other.full_name} than of {new.full_name}: values would be missing"
-                    " downstream, or stay behind",
+                    f"[[filter.columns]] has other rules for columns of {other.full_name} than of"
+                    f" {new.full_name}: values would be missing downstream, or stay behind",
                     "change the rules so that they are about both tables or none, or",
                 )
         if rules and self._target(new).is_merged:
             raise self._error(
-                f"{rules[0].text} leaves out, masks or renames columns of {new.full_name}, which is"
-                " merged with other tables",
+                f"{rules[0].effect} of {new.full_name}, which is merged with other tables",
                 "change the rules, or",
             )
         if not rules or old is None:

@@ -50,6 +50,20 @@ class ColumnRule:
     rename: tuple[tuple[str, str], ...] = ()
     masks: tuple[tuple[str, Mask], ...] = ()
 
+    @property
+    def effect(self) -> str:
+        """Return what the rule does to columns, for messages: "RULE masks and renames columns"."""
+        verbs = [
+            verb
+            for verb, given in (
+                ("leaves out", self.leave_out or self.keep),
+                ("masks", self.masks),
+                ("renames", self.rename),
+            )
+            if given
+        ]
+        return f"{self.text} {' and '.join(verbs)} columns"
+
     def matches(self, schema: str, table: str) -> bool:
         """Return whether the rule is about this table, in any case."""
         name = folded(full_name(schema, table))

@@ -112,7 +112,7 @@ def downstream_table_of(
     if not selected_too and (rules := filters.row_rules(schema, name)):
         return f"{table.full_name}: {rules[0].text} leaves some of its rows out"
     if not selected_too and (columns := filters.column_rules(schema, name)):
-        return f"{table.full_name}: {columns[0].text} leaves out, masks or renames columns"
+        return f"{table.full_name}: {columns[0].effect}"
     if selected_too:
         try:
             filters.row_selection(table)

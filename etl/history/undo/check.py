@@ -119,9 +119,7 @@ def _check_table(
         done.unchecked.append(f"{now.full_name}: {rules[0].text} leaves some of its rows out")
         return
     if columns := settings.filters.column_rules(now.schema_name, now.name):
-        done.unchecked.append(
-            f"{now.full_name}: {columns[0].text} leaves out, masks or renames columns"
-        )
+        done.unchecked.append(f"{now.full_name}: {columns[0].effect}")
         return
     goal = settings.routes.target(now.schema_name, now.name)
     named = replace(now, schema_name=goal.schema, name=goal.table)
