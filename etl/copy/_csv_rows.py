@@ -20,6 +20,7 @@ from sluice.etl.copy._fields import (
     FieldPositions,
     Ints,
     positions_outside_quotes,
+    quoted,
     special_byte_table,
 )
 from sluice.etl.copy._sql_rows import RowStats
@@ -90,8 +91,17 @@ class CsvFormat(JsonDocument):
         return separator.join(quote + name + quote for name in names) + self.terminator.encode()
 
 
-def detect_format(file: str, head: bytes, columns: Sequence[str], given: CsvFormat) -> CsvFormat:
+def detect_format(
+    file: str,
+    head: bytes,
+    columns: Sequence[str],
+    given: CsvFormat,
+    *,
+    quotes_text: bool = True,
+) -> CsvFormat:
     """Return `given` with what it leaves open taken from the header at the beginning of `head`.
+
+    `quotes_text`: see `CsvRows`.
 
     Raises DumpError when the header doesn't show it, or shows something else than `given` has.
     """
@@ -109,12 +119,12 @@ def detect_format(file: str, head: bytes, columns: Sequence[str], given: CsvForm
         if head.startswith(form.header_line(columns))
     }
     if len(found) != 1:
-        shown = head[:200].decode("utf-8", "backslashreplace")
+        shown = quoted(head[:200], is_shown=quotes_text)
         raise DumpError(
             file,
             0,
             f"the header doesn't show how fields are separated ({len(found)} ways are possible),"
-            f" columns {', '.join(columns)} are expected: {shown!r}. Give the separator, delimiter"
+            f" columns {', '.join(columns)} are expected: {shown}. Give the separator, delimiter"
             " and line terminator that Dumpling was given, or that there is no header",
         )
     form = found.pop()
@@ -188,6 +198,8 @@ class CsvRows:
     at_header: bool = True
     offset: int = 0
     stats: RowStats = field(default_factory=RowStats)
+    quotes_text: bool = True
+    """False where messages may quote nothing of the file, which has columns that are masked."""
     _rest: bytes = b""
 
     def feed(self, piece: bytes) -> Iterator[tuple[Sequence[str], FieldPositions, int]]:
@@ -202,11 +214,11 @@ class CsvRows:
                 self._rest = text
                 return
             if not text.startswith(header):
-                shown = text[: len(header) + _MAX_SHOWN_CHARS].decode("utf-8", "backslashreplace")
+                shown = quoted(text[: len(header) + _MAX_SHOWN_CHARS], is_shown=self.quotes_text)
                 raise DumpError(
                     self.file,
                     0,
-                    f"the header {header.decode('utf-8', 'replace')!r} is expected: {shown!r}",
+                    f"the header {header.decode('utf-8', 'replace')!r} is expected: {shown}",
                 )
             self.at_header = False
             self.offset += len(header)
@@ -269,12 +281,13 @@ class CsvRows:
             wrong = int(np.flatnonzero(ends != expected)[0])
             row = int(marks[ends[wrong - 1]]) + terminator if wrong else 0
             count = int(ends[wrong] - (ends[wrong - 1] if wrong else -1))
-            shown = data[row : row + _MAX_SHOWN_CHARS].tobytes().decode("utf-8", "backslashreplace")
+            text = data[row : row + _MAX_SHOWN_CHARS].tobytes()
+            shown = quoted(text, is_shown=self.quotes_text)
             raise DumpError(
                 self.file,
                 self.offset + row,
                 f"the row has {count} fields, {columns} columns are expected"
-                f" ({', '.join(self.columns)}): {shown!r}",
+                f" ({', '.join(self.columns)}): {shown}",
             )
         end = marks.reshape(rows, columns)
         start = np.empty_like(end)

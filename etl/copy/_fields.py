@@ -31,6 +31,11 @@ class FieldPositions:
     end: Ints
 
 
+def quoted(raw: bytes, *, is_shown: bool) -> str:
+    """Return a part of a dump for messages, which show none of a masked column."""
+    return repr(raw.decode("utf-8", "backslashreplace")) if is_shown else "(masked)"
+
+
 def special_byte_table(special: bytes) -> Mask:
     """Return a table for `positions_outside_quotes`: the byte values that count."""
     table = np.zeros(256, np.bool_)

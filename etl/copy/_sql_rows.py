@@ -25,6 +25,7 @@ from sluice.etl.copy._fields import (
     FieldPositions,
     Ints,
     positions_outside_quotes,
+    quoted,
     special_byte_table,
 )
 from sluice.etl.copy.errors import DumpError
@@ -68,6 +69,8 @@ class SqlRows:
     offset: int = 0
     stats: RowStats = field(default_factory=RowStats)
     begun: bool = False
+    quotes_text: bool = True
+    """False where messages may quote nothing of the file, which has columns that are masked."""
     _rest: bytes = b""
     _named: Sequence[str] | None = None
 
@@ -207,9 +210,9 @@ class SqlRows:
         )
 
     def _error(self, at: int, text: bytes, base: int, what: str) -> DumpError:
-        shown = text[at : at + _MAX_SHOWN_CHARS].decode("utf-8", "backslashreplace")
+        shown = quoted(text[at : at + _MAX_SHOWN_CHARS], is_shown=self.quotes_text)
         hint = "" if self.escapes else " (it is read as one of --escape-backslash=false)"
-        return DumpError(self.file, self.offset + base + at, f"{what}{hint}: {shown!r}")
+        return DumpError(self.file, self.offset + base + at, f"{what}{hint}: {shown}")
 
 
 def _statement_end(data: np.ndarray, marks: Ints) -> int | None:

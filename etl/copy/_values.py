@@ -23,6 +23,7 @@ from sluice.etl.copy._fields import (
     Ints,
     Mask,
     active_escapes,
+    quoted,
     special_byte_table,
 )
 from sluice.tidb.codec.columnar import arrow_type
@@ -246,10 +247,8 @@ def _escaped_otherwise(
     else:
         hint = "it was read as one of --escape-backslash=false"
     row = int(np.searchsorted(offsets, place, side="right")) - 1
-    shown = data[place : place + 2].tobytes().decode("utf-8", "backslashreplace")
-    if column.mask:
-        shown = "(masked)"
-    return ValueRefused(row, column.name, f"Dumpling escapes in another way than {shown!r}: {hint}")
+    shown = quoted(data[place : place + 2].tobytes(), is_shown=not column.mask)
+    return ValueRefused(row, column.name, f"Dumpling escapes in another way than {shown}: {hint}")
 
 
 def _unhexed(array: pa.LargeBinaryArray, hexed: Mask, null: Mask) -> pa.LargeBinaryArray:
@@ -367,7 +366,5 @@ def _refused(column: Column, raw: pa.LargeBinaryArray, what: str) -> ValueRefuse
 
 
 def _refused_at(column: Column, raw: pa.LargeBinaryArray, row: int, what: str) -> ValueRefused:
-    shown = (raw[row].as_py() or b"")[:_MAX_SHOWN_CHARS].decode("utf-8", "backslashreplace")
-    if column.mask:
-        shown = "(masked)"
-    return ValueRefused(row, column.name, f"{what}: {shown!r}")
+    shown = quoted((raw[row].as_py() or b"")[:_MAX_SHOWN_CHARS], is_shown=not column.mask)
+    return ValueRefused(row, column.name, f"{what}: {shown}")

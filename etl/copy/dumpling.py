@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Self
 
 import pyarrow as pa
 
+from sluice.etl.changes.masks import masks_of
 from sluice.etl.copy._csv_rows import CsvFormat, CsvRows, detect_format
 from sluice.etl.copy._dump_file import (
     ByteRange,
@@ -173,7 +174,7 @@ class DumplingFolder:
         names, begin = _names(table), read_head(self._storage, file, _HEAD_BYTES)
         if self._form is not None and begin.startswith(self._form.header_line(names)):
             return self._form
-        form = detect_format(file, begin, names, given)
+        form = detect_format(file, begin, names, given, quotes_text=not masks_of(table))
         if len(names) > 1:
             self._form = form
         return form
@@ -196,6 +197,7 @@ class DumplingFolder:
                 in_rows=lo > 0,
                 offset=lo,
                 stats=self.stats,
+                quotes_text=not masks_of(table),
             )
         else:
             form = CsvFormat(**place["csv"])
@@ -213,6 +215,7 @@ class DumplingFolder:
                 at_header=form.header and lo == 0,
                 offset=lo,
                 stats=self.stats,
+                quotes_text=not masks_of(table),
             )
         for piece in read_decompressed(self._storage, file, span):
             for names, fields, offset in rows.feed(piece):

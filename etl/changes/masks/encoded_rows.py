@@ -12,8 +12,9 @@ import pyarrow.compute as pc
 from sluice.etl.changes.masks.mask import Mask, constant_value, masks_of
 from sluice.relay import DELETE, INSERT, UPDATE
 from sluice.tidb.codec.column_value import to_datum
-from sluice.tidb.codec.datum import COMPACT, NIL, Datum, decode_datum, encode_datum, skip_datum
+from sluice.tidb.codec.datum import COMPACT, NIL, decode_datum, skip_datum
 from sluice.tidb.codec.errors import CodecError
+from sluice.tidb.codec.varint import encode_varint
 from sluice.tidb.codec.vectorized import Buffer, Ints
 from sluice.tidb.row_walk import RowWalk, UnsupportedShape
 from sluice.tidb.rows import RowDecodeError
@@ -118,12 +119,23 @@ def _datum_mask(column: Column) -> DatumMask:
     def masked(datum: bytes) -> bytes:
         if not datum or datum == _NULL:
             return datum
-        flag, value = decode_datum(datum, 0)[0]
-        if flag != COMPACT or not isinstance(value, bytes):
-            raise CodecError(f"column {column.name!r} (text) has a datum with flag 0x{flag:02x}")
-        return encode_datum(Datum(COMPACT, change(value)))
+        if datum[0] != COMPACT:
+            raise CodecError(
+                f"column {column.name!r} is text, and has a datum with flag {datum[0]}"
+            )
+        at = 2  # behind the length, which the walk through the row has checked
+        while datum[at - 1] & 0x80:
+            at += 1
+        value = change(datum[at:])
+        return _text_head(len(value)) + value
 
     return masked
+
+
+@functools.lru_cache(maxsize=4096)
+def _text_head(length: int) -> bytes:
+    """Return what stands in front of a text of this many bytes in its datum."""
+    return bytes((COMPACT,)) + encode_varint(length)
 
 
 def _masked_row(
@@ -140,8 +152,15 @@ def _masked_row(
             return bytes(row)
         while at < len(row):
             column_id, value_at = decode_datum(row, at)
-            end = skip_datum(row, value_at)
             change = masks.get(column_id.value) if isinstance(column_id.value, int) else None
+            try:
+                end = skip_datum(row, value_at)
+            except CodecError as error:
+                if change is None:
+                    raise
+                # `error` may quote digits, and a traceback shows what it was raised from
+                what = f"the value of masked column {column_id.value} can't be decoded"
+                raise CodecError(what, error.position) from None
             datum = row[value_at:end]
             found += row[at:value_at] + (datum if change is None else change(datum))
             at = end

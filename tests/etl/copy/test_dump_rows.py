@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sluice.etl.changes.masks import Mask
 from sluice.etl.copy import _sql_rows
 from sluice.etl.copy._dump_file import PIECE_BYTES, read_decompressed
 from sluice.etl.copy._fields import positions_outside_quotes
@@ -239,6 +240,33 @@ def test_what_dumpling_would_not_write_stops_with_its_place(
     with pytest.raises(DumpError, match=r"d.t.000000000.sql") as caught:
         read(url, made)
     assert said in str(caught.value)
+
+
+SECRET = "4711-0815"
+"""What stands in a masked column, and in no message."""
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "place"),
+    [
+        ("sql", INSERT + f"(1,2),\n('{SECRET}',1,1);\n".encode(), "the row has 3"),
+        ("sql", INSERT + f"(1,2),  (now('{SECRET}'),2);\n".encode(), "no value here"),
+        ("sql", f"{SECRET}\n".encode(), "INSERT INTO is expected"),
+        ("sql", INSERT + f"('{SECRET}x',1);\n".encode(), "it is no decimal"),
+        ("csv", f'"c0","c1"\n"{SECRET}"\n'.encode(), "the row has 1 fields"),
+        ("csv", f'"{SECRET}","c1"\n'.encode(), "the header doesn't show"),
+    ],
+)
+def test_messages_quote_nothing_of_a_file_with_a_masked_column(
+    tmp_path: Path, name: str, text: bytes, place: str
+) -> None:
+    number = Column(1, "c0", 0, 0xF6, flen=20, decimal=4, mask=Mask("null").to_text())
+    made = Table(1, 1, "d", "t", (number, Column(2, "c1", 1, 3)))
+    url = write(tmp_path, {f"d.t.000000000.{name}": text})
+    with pytest.raises(DumpError) as caught:
+        read(url, made)
+    assert place in str(caught.value) and "(masked)" in str(caught.value)
+    assert SECRET[:4] not in str(caught.value)
 
 
 def test_rows_in_another_layout_are_read_singly_and_counted(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import traceback
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,6 +19,7 @@ from sluice.etl.settings.rules import parse_filter
 from sluice.etl.verify.masked_rows import masked_rows, permuted_digits
 from sluice.relay import DELETE, INSERT, PART_SCHEMA, UPDATE
 from sluice.tidb.codec.datum import skip_datum
+from sluice.tidb.codec.decimal import encode_decimal
 from sluice.tidb.rows import (
     RowDecodeError,
     decode_deletes,
@@ -163,6 +165,20 @@ def test_a_row_that_is_cut_off_is_an_error_and_never_shown_clear(count: int) -> 
     with pytest.raises(RowDecodeError) as caught:
         masked_changes(filters().narrowed(of), changes([DELETE] * count, rows))
     assert "secret" not in str(caught.value)
+
+
+def test_an_error_quotes_no_digits_of_a_masked_number() -> None:
+    """A group of eight digits holds more than it can, in a row that is read by itself."""
+    of = TABLES["clustered"]
+    in_order = encode_delete(of, {"id": 1, "n": 5, "plain": "p", "d": "12345678.50"})
+    row, whole = shuffled(in_order, 1), encode_decimal("12345678.50", 10, 2)
+    assert row != in_order and whole in row
+    row = row.replace(whole, whole[:2] + b"\xff\xff\xff\xff" + whole[6:])
+    with pytest.raises(RowDecodeError, match="holds 2147483647"):
+        decode_deletes(of, pa.array([row], pa.large_binary()))
+    with pytest.raises(RowDecodeError, match="masked column") as caught:
+        masked_changes(filters({"d": "null"}).narrowed(of), changes([DELETE], [row]))
+    assert "2147483647" not in "".join(traceback.format_exception(caught.value))
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])
