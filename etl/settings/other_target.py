@@ -7,7 +7,8 @@ It is a settings file of which the sections about a downstream and the rules cou
     [file]
     dir = "/mnt/again"
 
-Sections [filter] and [[route]], if they are there, count in place of the pipeline's. A whole
+Sections [filter] and [[route]], if they are there, count in place of the pipeline's, but for its
+masks: they are added to the other rules. A whole
 sluice.toml does too: its [upstream], [relay], [spark] and [window] are left aside.
 """
 
@@ -46,10 +47,13 @@ def read_target(path: str | os.PathLike[str]) -> dict[str, Any]:
 def with_target(settings: Settings, document: Mapping[str, Any]) -> Settings:
     """Return the pipeline's settings with the downstream and rules that `read_target` found.
 
-    Without rules there, the pipeline's stay. Raises SettingsError.
+    Without rules there, the pipeline's stay. Columns that the pipeline masks stay masked whatever
+    the rules there are. Raises SettingsError.
     """
     found = _parsed(document, "the other downstream")
-    filters = found.filters if "filter" in document else settings.filters
+    filters = settings.filters
+    if "filter" in document:
+        filters = found.filters.with_masks_of(filters)
     own_schemas = filters.own_schemas | {folded(found.downstream.checkpoint_schema)}
     made = replace(
         settings,

@@ -11,7 +11,7 @@ The system schemas and Sluice's own never go downstream.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from sluice.etl.changes.formats.ddl_text import tokens
@@ -224,6 +224,18 @@ class Filter:
     def masking_rule(self) -> ColumnRule | None:
         """Return the first rule that masks columns, None if none does."""
         return next((rule for rule in self.columns if rule.masks), None)
+
+    def with_masks_of(self, other: Filter) -> Filter:
+        """Return the filter with the masks of another one, besides its own rules.
+
+        A table for which the two mask a column differently is refused by `narrowed`.
+        """
+        masks = tuple(
+            replace(rule, leave_out=(), keep=(), rename=(), text=f"the pipeline's {rule.text}")
+            for rule in other.columns
+            if rule.masks
+        )
+        return replace(self, columns=(*self.columns, *masks))
 
     def narrowed(self, table: Table) -> Table:
         """Return the table, under its upstream name, with those columns public that go downstream.
