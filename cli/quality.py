@@ -22,7 +22,7 @@ def command() -> None:
     """Check whether the data meets expectations: rules for tables, checked by Great Expectations.
 
     They are kept as files. `init` proposes expectations, `run` checks them, `docs` shows where the
-    reports are.
+    reports are. `propose` names columns that look like personal data.
     """
 
 
@@ -55,6 +55,43 @@ def init(ctx: click.Context, *, tables: tuple[str, ...], force: bool, config: st
             f"{edited} files were edited and stay as they are; --force puts the proposal in their"
             " place"
         )
+
+
+@command.command("propose")
+@click.argument("tables", nargs=-1)
+@config_option
+@click.pass_context
+def propose(ctx: click.Context, *, tables: tuple[str, ...], config: str | None) -> None:
+    """Propose masks for columns of TABLES [all] that look like personal data.
+
+    TABLES are names (schema.table) upstream, also with * and ?. Columns that a rule of
+    [[filter.columns]] leaves out, keeps, renames or masks aren't named. The others are judged by
+    their names, in English and German, and by the values in the first rows downstream, if there are
+    any yet. The proposal is text for the settings file. It shows no value.
+    """
+    from sluice.errors import SluiceError
+    from sluice.etl.copy.copy_source_cluster import SourceCluster
+    from sluice.expectations.mask_proposals import downstream_sample, propose_masks, rules_text
+    from sluice.expectations.server_dataset import open_downstream_dataset
+    from sluice.tidb.table_name import fits
+
+    settings = settings_of(ctx, config)
+    with SourceCluster.connect(settings.upstream) as cluster:
+        definitions = cluster.definitions(cluster.pd.tso()).of_users()
+    chosen = [
+        table
+        for table in definitions.tables
+        if not tables or any(fits(table.full_name, glob) for glob in tables)
+    ]
+    try:
+        with open_downstream_dataset(settings) as place:
+            found = list(propose_masks(settings, chosen, downstream_sample(settings, place)))
+    except SluiceError as error:
+        click.echo(f"by names alone, as no values can be read downstream: {error}", err=True)
+        found = list(propose_masks(settings, chosen, lambda table, columns: {}))
+    click.echo(
+        rules_text(settings, found) or "no column that no rule mentions looks like personal data"
+    )
 
 
 @command.command("run")

@@ -55,7 +55,17 @@ class Mask:
         return text_mask(self.kind, self.argument, self.key, column)
 
     def refusal(self, column: Column) -> str:
-        """Return why the mask doesn't fit a column, "" if it does."""
+        """Return why the mask can't be used for a column, "" if it can; its key counts, too."""
+        if (why := self.misfit(column)) or self.kind not in KEYED_KINDS:
+            return why
+        try:
+            mask_key(self.key)
+        except MaskKeyError as error:
+            return str(error)
+        return ""
+
+    def misfit(self, column: Column) -> str:
+        """Return why the mask doesn't fit the column's type or width, "" if it does."""
         if self.kind == "null":
             return "it is NOT NULL" if column.not_null else ""
         if self.kind == "constant":
@@ -67,11 +77,6 @@ class Mask:
                 f"it has room for {width} characters, and fewer than {MIN_HASH_DIGITS} hexadecimal"
                 " digits are too few to tell values apart"
             )
-        if self.kind in KEYED_KINDS:
-            try:
-                mask_key(self.key)
-            except MaskKeyError as error:
-                return str(error)
         return ""
 
     def _constant_refusal(self, column: Column) -> str:
