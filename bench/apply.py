@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import secrets
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -37,6 +38,13 @@ from sluice.tidb import PDClient
 
 RECORDING = "bench/recordings/sysbench"
 SETTINGS = "\n[window]\nmax-transactions = 1000\n"
+MASKED = "c"
+"""The column of the recording's tables that a rule masks: 110 digits and 9 other characters."""
+_MASKS = {name: f'"{name}"' for name in ("null", "hash", "digits", "email")} | {
+    "partial": "{ partial = 4 }"
+}
+RULES = ("rows", *_MASKS)
+"""Rules whose cost is measured: all rows selected by a condition, or a column masked."""
 _PATIENCE_S = 600.0
 
 
@@ -48,6 +56,8 @@ class ApplyResult:
     """
 
     recording: str
+    rule: str = ""
+    """One of RULES, "" for none."""
     rows_per_s: float = 0.0
     measured_changes: int = 0
     measured_s: float = 0.0
@@ -65,17 +75,31 @@ class ApplyResult:
     differences: int = 0
 
 
+def rule_settings(rule: str, folder: Path) -> str:
+    """Return the settings of one of RULES; the key of masks is made anew in `folder`."""
+    if rule == "rows":
+        return f"\n[[filter.rows]]\ntables = ['*.*']\nwhere = \"k >= 0 AND {MASKED} <> ''\"\n"
+    folder.mkdir(parents=True, exist_ok=True)
+    key = folder.absolute() / "mask.key"
+    key.write_text(secrets.token_hex(32) + "\n", encoding="utf-8")
+    return (
+        f'\n[filter.mask]\nkey-file = "{key}"\nrelay-log = "clear"\n'
+        f"[[filter.columns]]\ntables = ['*.*']\nmask = {{ {MASKED} = {_MASKS[rule]} }}\n"
+    )
+
+
 def measure(
-    stack: Stack, directory: Path, repeated: int, report: Callable[[str], None]
+    stack: Stack, directory: Path, repeated: int, report: Callable[[str], None], rule: str = ""
 ) -> ApplyResult:
     """Run the benchmark in a stack of its own.
 
-    `repeated`: how many times the recording's traffic comes again. Raises StackError or
+    `repeated`: how many times the recording's traffic comes again. `rule`: one of RULES, which the
+    settings of `stack` have; masked columns aren't compared in the end. Raises StackError or
     RecordingError.
     """
     recording, values = backlog.load(directory)
     label, target = replay.target(recording, None)
-    result = ApplyResult(recording=recording.name)
+    result = ApplyResult(recording=recording.name, rule=rule)
     relay = RelayLog.open((stack.home / "relay").as_uri())
     with fresh_stack(stack, directory, report):
         site = stack.site()
@@ -104,8 +128,9 @@ def measure(
         _cpu(result, relay, seen)
         _stages(result, stack)
         with contextlib.closing(connect(site)) as database:
+            masked = frozenset({MASKED} if rule in _MASKS else ())
             result.differences = len(
-                compare(directory / "snapshots" / str(label), database).differences
+                compare(directory / "snapshots" / str(label), database, masked).differences
             )
     return result
 

@@ -12,6 +12,7 @@ import click
 from sluice.cli import _bench_copies, _bench_kafka, _bench_pump
 from sluice.cli._bench_output import (
     JSON_OPTION,
+    bench_home,
     bench_stack,
     keep,
     print_machine,
@@ -67,6 +68,11 @@ for _each in (
     help="How many times the recording's traffic comes again.",
 )
 @click.option(
+    "--rule",
+    type=click.Choice(["rows", "null", "hash", "digits", "email", "partial"]),
+    help="Apply with a rule: `rows` selects all rows by a condition, the others mask a column.",
+)
+@click.option(
     "--shape", "shapes", multiple=True, metavar="NAME",
     help="Synthetic traffic of this shape instead of a recording, without Airflow and Spark; may"
     " be repeated; `all`.",
@@ -83,25 +89,29 @@ def apply_command(
     directory: Path | None,
     mode: str,
     repeated: int,
+    rule: str | None,
     shapes: tuple[str, ...],
     round_trip_ms: float,
     as_json: bool,
 ) -> int:
     """Measure row changes/s of applying a landed backlog."""
-    from sluice.bench.apply import RECORDING, SETTINGS, measure
+    from sluice.bench.apply import RECORDING, SETTINGS, measure, rule_settings
 
+    if shapes and rule:
+        raise click.UsageError("--rule is about a recording, and --shape makes traffic up", ctx)
     if shapes:
         return _apply_shapes(ctx, mode, shapes, round_trip_ms, as_json=as_json)
     with signals_as_interrupt():
-        stack = bench_stack(ctx, f'{SETTINGS}\n[apply]\nmode = "{mode}"\n')
+        rules = rule_settings(rule, bench_home(ctx)) if rule else ""
+        stack = bench_stack(ctx, f'{SETTINGS}\n[apply]\nmode = "{mode}"\n{rules}')
         folder = (directory or recording_folder(RECORDING)).absolute()
-        result = measure(stack, folder, repeated, say)
+        result = measure(stack, folder, repeated, say, rule or "")
     if keep(ctx, asdict(result) | {"stages": result.stages_ms}, as_json=as_json):
         return 1 if result.differences else 0
     click.echo()
     print_table(
         {
-            "recording": result.recording,
+            "recording": result.recording + (f", with the rule {rule}" if rule else ""),
             "apply": (
                 f"{result.rows_per_s:,.0f} row changes/s ({result.measured_changes:,} in"
                 f" {result.measured_s:.2f} s, {result.batches} batches, first left out)"

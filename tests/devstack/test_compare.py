@@ -97,6 +97,16 @@ def test_a_changed_value_of_any_kind_is_a_difference(connection, tmp_path, chang
     assert "1 rows too many (" in line
 
 
+def test_a_column_that_is_left_aside_has_to_be_there_with_any_value(connection, tmp_path):
+    sql(connection, "SET time_zone='+00:00'", *ALL_KINDS, "UPDATE s.k SET t = 'x' WHERE id = 1")
+    label = snapshot(tmp_path, k=(KIND_COLUMNS, KIND_ROWS))
+    assert compare(label, connection, frozenset({"t"})).differences == []
+    assert len(compare(label, connection, frozenset({"v"})).differences) == 1
+    sql(connection, "ALTER TABLE s.k DROP COLUMN t")
+    [line] = compare(label, connection, frozenset({"t"})).differences
+    assert line.startswith("s.k: columns")
+
+
 def test_rows_are_compared_as_a_multiset(connection, tmp_path):
     sql(connection, "CREATE TABLE s.a (x INT)", "CREATE TABLE s.b (x INT)")
     sql(
