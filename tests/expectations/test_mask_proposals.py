@@ -24,6 +24,7 @@ from sluice.expectations.server_dataset import open_downstream_dataset
 from sluice.relay import RelayLog
 from sluice.tidb import tso
 from sluice.tidb.schema import Table
+from tests.etl.copy.backfill.running import DATABASE, pipeline, typing
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.masking import KEY, SECTION
 from tests.etl.story import column, table
@@ -205,3 +206,23 @@ def test_values_come_from_the_downstream_under_its_names(
         found += propose_masks(own, [monthly, THINGS], downstream_sample(own, place))
     ((column,),) = (proposal.columns for proposal in found)
     assert (column.name, column.kind) == ("a", "email")
+
+
+@pytest.mark.slow
+def test_the_command_reads_the_upstreams_tables_and_the_downstreams_rows(
+    mariadb_server: MariaDBServer, tmp_path: Path
+) -> None:
+    with pipeline(mariadb_server, "sc://127.0.0.1:1", tmp_path) as running:
+        typed = typing(running.settings, tmp_path)
+        running.fill(transactions=10, rows=5)
+        nothing = typed("quality", "propose")
+        assert nothing.output.endswith("mentions looks like personal data\n"), nothing.output
+        running.control.add_column(DATABASE, "load_1", "phone")
+        running.downstream(f"UPDATE {DATABASE}.txn SET note = CONCAT('u', id, '@example.org')")
+        found = typed("quality", "propose", f"{DATABASE}.*").stdout
+        rules = tomllib.loads(found)["filter"]["columns"]
+        assert rules == [
+            {"tables": [f"{DATABASE}.load_1"], "mask": {"phone": "null"}},
+            {"tables": [f"{DATABASE}.txn"], "mask": {"note": "email"}},
+        ]
+        assert "@" not in found

@@ -12,7 +12,9 @@ from click.testing import CliRunner
 
 from sluice.cli import group
 from sluice.etl.copy.definitions import SourceSchema
+from sluice.etl.history.as_of import differences_between, tables_as_of
 from sluice.etl.history.clear_values import ClearValuesError
+from sluice.etl.history.errors import NotYetLandedError
 from sluice.etl.history.history_log import HistoryLog
 from sluice.etl.history.snapshots.preflight import downstream_table_of
 from sluice.etl.restore import RestoreRequest, plan_restore
@@ -107,6 +109,12 @@ def test_what_shows_clear_values_refuses_by_the_rules_name(
             HistoryLog.open(settings)
         with pytest.raises(ClearValuesError, match=why):
             plan_restore(settings, RestoreRequest(NOW, ("d.people",)))
+        with pytest.raises(ClearValuesError, match=why):
+            tables_as_of(settings, NOW, ["d.people"])
+        with pytest.raises(ClearValuesError, match=why):
+            differences_between(settings, NOW - 1, NOW, ["d.people"])
+        with pytest.raises(NotYetLandedError):  # behind the door
+            tables_as_of(settings, NOW, ["d.people"], shows_values=False)
         clear = replace(settings, filters=parse_filter({})[0])
         with pytest.raises(Exception, match="nothing has landed yet"):
             HistoryLog.open(clear)
