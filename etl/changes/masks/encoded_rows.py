@@ -159,7 +159,7 @@ def _masked_row(
                 if change is None:
                     raise
                 # `error` may quote digits, and a traceback shows what it was raised from
-                what = f"the value of masked column {column_id.value} can't be decoded"
+                what = f"the value of masked column {column_id.value!r} can't be decoded"
                 raise CodecError(what, error.position) from None
             datum = row[value_at:end]
             found += row[at:value_at] + (datum if change is None else change(datum))
