@@ -43,6 +43,8 @@ _HEADS = np.dtype([("commit_ts", "<i8"), ("key", "<i4"), ("value", "<i4"), ("hea
 _HASHES_HEAD = struct.Struct("<III")
 _HASHES_HEADS = np.dtype([("old", "<u4"), ("new", "<u4"), ("frames", "<u4")])
 _NULL_SIZE = -1
+_KEPT_HEADERS = 256
+"""Changes of one table in one transaction have the same headers, and come close together."""
 
 
 class Message(NamedTuple):
@@ -314,17 +316,19 @@ def _message_at(raw: bytes, at: int) -> tuple[Message, int]:
     end = value_at + max(0, value_bytes)
     if end > len(raw):
         raise ValueError(f"no whole message at byte {at} of {len(raw)}")
-    parts = raw[first:key_at].split(b"\0")
     message = Message(
         commit_ts,
         None if key_bytes == _NULL_SIZE else raw[key_at:value_at],
         None if value_bytes == _NULL_SIZE else raw[value_at:end],
-        tuple(zip(map(_header_name, parts[::2]), parts[1::2], strict=True)),
+        _split_headers(raw[first:key_at]),
     )
     return message, end
 
 
-_header_name = functools.lru_cache(bytes.decode)
+@functools.lru_cache(_KEPT_HEADERS)
+def _split_headers(raw: bytes) -> tuple[tuple[str, bytes], ...]:
+    parts = raw.split(b"\0")
+    return tuple(zip((name.decode() for name in parts[::2]), parts[1::2], strict=True))
 
 
 def joined(pieces: Sequence[pa.LargeBinaryArray]) -> pa.LargeBinaryArray:

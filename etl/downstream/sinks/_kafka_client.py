@@ -44,6 +44,8 @@ log = logging.getLogger("sluice.kafka")
 
 _BATCH_BYTES = 1_000_000
 """librdkafka's `batch.size`, which is below the brokers' default limit."""
+_LINGER_MS = 100
+"""How long a batch waits to be full. Before each commit all are sent at once: it costs no lag."""
 _TRANSACTION_TIMEOUT_S = 600  # brokers allow 900 unless set otherwise
 _HEADROOM_BYTES = 1 << 20
 _MAX_RECEIVE_BYTES = 2**31 - 1
@@ -79,7 +81,7 @@ class KafkaClient:
         Their open transactions are settled then. One that isn't transactional fences none. Raises
         what `translated` returns.
         """
-        common = self._common()
+        common = {"linger.ms": _LINGER_MS, **self._common()}
         if transactional:
             common |= {
                 "transactional.id": self.transactional_id,

@@ -131,6 +131,8 @@ class Topics:
         self._client = client
         self._routing = options.routing
         self._places: dict[bytes, Place] = {}
+        self._last: tuple[tuple[tuple[str, bytes], ...], Place] | None = None
+        """The headers of the last message that was asked about, and its place."""
         self.known: dict[str, TopicState] = {}
         self.grown: dict[str, int] = {}
         """Topics with another number of partitions than before, by the number before."""
@@ -141,6 +143,7 @@ class Topics:
         An operator who sets `partitions` to the number that a topic has now accepts it.
         """
         self._places.clear()
+        self._last = None
         self.known, self.grown = dict(recorded), {}
         if self._routing.is_one_partition:
             return
@@ -177,10 +180,13 @@ class Topics:
 
     def place_of(self, message: Message) -> Place:
         """Return where a row's message goes, by its header `table`; its topic is there then."""
+        if self._last is not None and self._last[0] is message.headers:
+            return self._last[1]
         name = _table_of(message)
         place = self._places.get(name)
         if place is None:
             place = self._places[name] = self._place(TableName.parse(name.decode()))
+        self._last = message.headers, place
         return place
 
     def topic_of(self, name: TableName) -> str:

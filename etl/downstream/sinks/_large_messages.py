@@ -57,6 +57,8 @@ class LargeMessages:
         self._codec = options.compression
         self._checks = ClaimChecks(options) if options.claim_check_url else None
         self._commit_ts = self._number = 0
+        self._sure: dict[str, int] = {}
+        """By topic: messages of so many bytes fit, whatever their headers."""
 
     def fitting(
         self, message: Message, schemas: Sequence[MessageSchema], topic: str, partition: int
@@ -95,10 +97,14 @@ class LargeMessages:
             raise self._refusal(message, (), topic)
 
     def _fits(self, message: Message, topic: str) -> bool:
-        if message.size > self._options.max_message_bytes:
+        size = message.size
+        if size <= self._sure.get(topic, -1):
+            return True
+        if size > self._options.max_message_bytes:
             return False
         limit = self._client.limits_of(topic).max_message_bytes
-        if message.size + _SURE_BYTES <= limit:
+        sure = self._sure[topic] = min(self._options.max_message_bytes, limit - _SURE_BYTES)
+        if size <= sure:
             return True
         whole = wire_bytes(message)
         if whole > limit and self._codec != "none":
