@@ -13,7 +13,7 @@ import threading
 import time
 import zlib
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 
 from google.protobuf.message import DecodeError
 
@@ -119,7 +119,8 @@ class PullBinlogsCalls:
             lane.flush()
             while batch := await reader.read_ready():
                 began = time.monotonic()
-                sender.queue(stream, b"".join(batch))
+                for part in joined(batch):
+                    sender.queue(stream, part)
                 lane.flush()
                 await lane.sent(stream)
                 self._latency.observe(time.monotonic() - began, len(batch), ("PullBinlogs", "succ"))
@@ -244,6 +245,21 @@ class _ReadAhead:
                 self._loop.call_soon_threadsafe(self._ready.set)
             except RuntimeError:  # the loop is closed: the pump has left
                 self._stop.set()
+
+
+def joined(messages: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield the bytes of messages in their order: small ones joined, large ones uncopied."""
+    small: list[bytes] = []
+    for message in messages:
+        if len(message) <= _READ_AHEAD_BYTES:
+            small.append(message)
+            continue
+        if small:
+            yield b"".join(small)
+            small = []
+        yield message
+    if small:
+        yield b"".join(small)
 
 
 def _compressed(message: bytes) -> bytes:

@@ -4,6 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sluice.pump_service import kernel
+from sluice.pump_service.calls.pulls import joined
 from sluice.pump_service.kernel import plain
 from sluice.pump_service.store.binlog_head import merge
 from sluice.tidb import pb
@@ -65,3 +66,11 @@ def test_the_message_of_a_pull_is_the_one_that_protobuf_makes(start, key, value)
         assert (
             encode(payload, start, start + 3) == b"\0" + len(message).to_bytes(4, "big") + message
         )
+
+
+def test_messages_leave_in_their_order_and_a_large_one_is_not_copied() -> None:
+    large = bytes(1 << 20)
+    parts = list(joined([b"a", b"b", large, b"c", large, large, b"d"]))
+    assert parts == [b"ab", large, b"c", large, large, b"d"]
+    assert all(part is large for part in parts if len(part) > 2)
+    assert list(joined([])) == []
