@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import hmac
+import functools
+import hashlib
 import re
 from collections.abc import Callable
 
@@ -17,7 +18,10 @@ _LOCAL_DIGITS = 16
 _ROUNDS = 10
 """As many as FF1 (NIST SP 800-38G) has."""
 _MAX_BLOCK_DIGITS = 64
-_DIGITS = re.compile(rb"[0-9]")
+_DIGITS, _OTHERS = re.compile(rb"[0-9]"), re.compile(rb"[^0-9]+")
+_POWERS = [10**width for width in range(_MAX_BLOCK_DIGITS)]
+_HASH_BLOCK_BYTES = 64
+_INNER, _OUTER = (bytes(byte ^ pad for byte in range(256)) for pad in (0x36, 0x5C))
 
 TextMask = Callable[[bytes], bytes]
 
@@ -53,9 +57,33 @@ def _partial(kept: int) -> TextMask:
     return change
 
 
+class _KeyedHash:
+    """HMAC-SHA256 (RFC 2104) with one key, which is hashed once."""
+
+    def __init__(self, key: bytes) -> None:
+        block = hashlib.sha256(key).digest() if len(key) > _HASH_BLOCK_BYTES else key
+        block = block.ljust(_HASH_BLOCK_BYTES, b"\0")
+        self.begun = hashlib.sha256(block.translate(_INNER))
+        self._outer = hashlib.sha256(block.translate(_OUTER))
+
+    def of(self, message: bytes) -> str:
+        """Return the hexadecimal digits of a message's hash."""
+        begun = self.begun.copy()
+        begun.update(message)
+        return self.ended(begun).hexdigest()
+
+    def ended(self, begun: hashlib._Hash) -> hashlib._Hash:
+        """Return the hash of a message that was added to a copy of `begun`."""
+        found = self._outer.copy()
+        found.update(begun.digest())
+        return found
+
+
 def _hash(key: bytes, width: int) -> TextMask:
+    digits_of = _KeyedHash(key).of
+
     def change(raw: bytes) -> bytes:
-        return hmac.digest(key, raw, "sha256").hex()[:width].encode() if raw else raw
+        return digits_of(raw)[:width].encode() if raw else raw
 
     return change
 
@@ -73,27 +101,41 @@ def _email(key: bytes, width: int, flen: int) -> TextMask:
 
 
 def _digits(key: bytes) -> TextMask:
+    keyed = _KeyedHash(key)
+
+    @functools.lru_cache(maxsize=256)
+    def begun(block: int, size: int) -> list[hashlib._Hash]:
+        """Return the hash of each round as it begins, before the digits."""
+        found = [keyed.begun.copy() for _ in range(_ROUNDS)]
+        for number, each in enumerate(found):
+            each.update(f"digits/{block}/{size}/{number}/".encode())
+        return found
+
+    def permuted(block: int, digits: bytes) -> bytes:
+        """Return other digits, as many: a Feistel network as FF1's, HMAC-SHA256 in its rounds."""
+        size = len(digits)
+        left, right = digits[: size // 2], digits[size // 2 :]
+        for start in begun(block, size):
+            message = start.copy()
+            message.update(right)
+            if left:
+                seed = int.from_bytes(keyed.ended(message).digest(), "big")
+                width = len(left)
+                left = b"%0*d" % (width, (int(left) + seed) % _POWERS[width])
+            left, right = right, left
+        return left + right
+
     def change(raw: bytes) -> bytes:
-        found = b"".join(_DIGITS.findall(raw)).decode()
+        found = _OTHERS.sub(b"", raw)
         if not found:
             return raw
-        blocks = [
-            _permuted(key, number, found[at : at + _MAX_BLOCK_DIGITS])
+        others = b"".join(
+            permuted(number, found[at : at + _MAX_BLOCK_DIGITS])
             for number, at in enumerate(range(0, len(found), _MAX_BLOCK_DIGITS))
-        ]
-        others = iter("".join(blocks).encode())
-        return _DIGITS.sub(lambda _: bytes((next(others),)), raw)
+        )
+        if len(found) == len(raw):
+            return others
+        left = iter(others)
+        return _DIGITS.sub(lambda _: bytes((next(left),)), raw)
 
     return change
-
-
-def _permuted(key: bytes, block: int, digits: str) -> str:
-    """Return other digits, as many: a Feistel network as FF1's, with HMAC-SHA256 in its rounds."""
-    size = len(digits)
-    left, right = digits[: size // 2], digits[size // 2 :]
-    for number in range(_ROUNDS):
-        seed = hmac.digest(key, f"digits/{block}/{size}/{number}/{right}".encode(), "sha256")
-        modulus = 10 ** len(left)
-        mixed = (int(left or "0") + int.from_bytes(seed, "big")) % modulus
-        left, right = right, f"{mixed:0{len(left)}d}" if left else ""
-    return left + right
