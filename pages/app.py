@@ -13,6 +13,7 @@ from sluice.pages.quality import router as quality
 from sluice.pages.response_cache import StillComputing, accepted, error_response
 from sluice.pages.tables import router as tables
 from sluice.pages.time import router as time
+from sluice.pages.topics import router as topics
 from sluice.pages.transactions import router as transactions
 
 __all__ = ["create_app"]
@@ -34,7 +35,7 @@ def create_app(token: str = "") -> FastAPI:
     app.add_exception_handler(StillComputing, _on_pending)
     app.add_api_route("/healthz", _healthy, methods=["GET"])
     check = [token_check(token)]
-    for router in (overview, tables, transactions, jobs, quality, time, doctor):
+    for router in (overview, topics, tables, transactions, jobs, quality, time, doctor):
         app.include_router(router, dependencies=check)
     app.add_api_route("/{rest:path}", _not_found, methods=_METHODS, dependencies=check)
     return app

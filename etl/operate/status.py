@@ -13,6 +13,7 @@ from sluice.etl.cached_value import SourcePoller
 from sluice.etl.downstream import Checkpoint, CheckpointError, DownstreamError
 from sluice.etl.downstream.sinks import hold_checkpoint, read_checkpoint
 from sluice.etl.operate.node_http import captures
+from sluice.etl.operate.topics import topic_traffic
 from sluice.etl.settings import Downstream, Kafka, Settings, Target, Upstream
 from sluice.relay import Failure, RelayLog
 from sluice.relay.jobs import Jobs
@@ -130,14 +131,8 @@ def _topics(settings: Settings, relay: RelayLog) -> list[dict[str, Any]]:
     """
     if not isinstance(settings.target, Kafka):
         return []
-    nothing = {"messages": 0, "bytes": 0, "errors": 0}
-    found: dict[str, dict[str, Any]] = {}
-    for name, count in CounterStore(relay, settings.downstream_name).totals().apply.counts.items():
-        for what in nothing:
-            topic = name.removeprefix(f"topic.{what}.")
-            if topic != name:
-                found.setdefault(topic, {"topic": topic, **nothing})[what] = count
-    return [found[topic] for topic in sorted(found)]
+    counts = CounterStore(relay, settings.downstream_name).totals().apply.counts
+    return [asdict(traffic) for traffic in topic_traffic(counts)]
 
 
 def orders(settings: Settings) -> dict[str, Any]:

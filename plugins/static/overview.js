@@ -6,21 +6,28 @@ import { ago, clock, count, many, rate, span, tsoMs } from "./format.js";
 import { button, card, figure, pill, when } from "./parts.js";
 import { picture } from "./picture.js";
 import { link } from "./tables.js";
+import { ask, topics } from "./topics.js";
 
 const HOUR = 3_600_000;
 const SPANS = [["", "1 h", HOUR], ["day", "24 h", 24 * HOUR], ["week", "7 d", 168 * HOUR]];
 
 export async function load(around) {
-  const [now, lag] = await Promise.all([around.ask("overview"), around.ask("lag", { span: around.query.get("span") }, { waiting: false }).catch(() => null)]);
-  return { now, past: lag };
+  const asked = around.ask("overview");
+  const [now, past, found] = await Promise.all([
+    asked,
+    around.ask("lag", { span: around.query.get("span") }, { waiting: false }).catch(() => null),
+    asked.then((overview) => ask(overview, around)),
+  ]);
+  return { now, past, found };
 }
 
-export function draw({ now, past }, around) {
+export function draw({ now, past, found }, around) {
   return [
     h("div", { class: "head" }, h("h1", {}, "Overview"), actions(now, around)),
     headline(now),
     card({ id: "way", class: "way" }, picture(now, around.width())),
     numbers(now),
+    found && topics(found, now, around),
     pastCard(past, now, around),
     now.overrides.length > 0 && overrides(now),
     h("div", { class: "pair" }, pumps(now), next(around)),

@@ -1,7 +1,7 @@
 // Small parts that several pages have.
 
 import { h } from "./dom.js";
-import { moment, utc } from "./format.js";
+import { count, moment, utc } from "./format.js";
 
 const KINDS = {
   works: "good",
@@ -42,6 +42,17 @@ export const empty = (title, ...more) => h("div", { class: "empty" }, h("p", {},
 /** A button; `danger`, `main` are kinds. It asks again if `sure` is a question. */
 export const button = (text, onclick, { kind = "", sure = "", disabled = false, title = null } = {}) =>
   h("button", { class: `button ${kind}`, type: "button", disabled, title, onclick: sure ? (event) => ask(event.currentTarget, sure, onclick) : onclick }, text);
+
+/** Buttons for the pages of a list, of which `page` is shown, counted from 0; none of a single page. */
+export const pager = (page, pages, to) =>
+  pages > 1 &&
+  h(
+    "div",
+    { class: "strip pager", id: "pager" },
+    button("Earlier", () => to(page - 1), { disabled: page === 0 }),
+    h("span", { class: "quiet" }, `Page ${count(page + 1)} of ${count(pages)}`),
+    button("Later", () => to(page + 1), { disabled: page + 1 >= pages }),
+  );
 
 function ask(target, question, onclick) {
   const dialog = h(

@@ -2,7 +2,7 @@
 
 import { h, s } from "./dom.js";
 import { ago, count, many, size, tsoMs } from "./format.js";
-import { button, card, empty, figure, when } from "./parts.js";
+import { button, card, empty, figure, pager, when } from "./parts.js";
 import { later, name, plain } from "./values.js";
 
 export let everyMs = 5000;
@@ -59,7 +59,7 @@ function drawList(list, around) {
     h("div", { class: "head", id: "title" }, h("h1", {}, "Tables"), h("p", { class: "quiet" }, read(list))),
     unanswered(list.errors),
     h("dl", { class: "facts", id: "facts" }, figures(list)),
-    card({ id: "list", class: "flush" }, filters(list, around), rows(list, around), pager(list, around)),
+    card({ id: "list", class: "flush" }, filters(list, around), rows(list, around), pager(Number(around.query.get("page") ?? 0), Math.ceil(list.count / 50), (page) => turnTo(page, around))),
   ];
 }
 
@@ -184,19 +184,7 @@ function go(event, around, table) {
   scrollTo(0, 0);
 }
 
-function pager({ count: found }, around) {
-  const page = Number(around.query.get("page") ?? 0);
-  const pages = Math.max(1, Math.ceil(found / 50));
-  if (pages === 1) return null;
-  const to = (number) => () => (around.setQuery("page", number ? String(number) : ""), around.lookAgain());
-  return h(
-    "div",
-    { class: "strip pager", id: "pager" },
-    button("Earlier", to(page - 1), { disabled: page === 0 }),
-    h("span", { class: "quiet" }, `Page ${count(page + 1)} of ${count(pages)}`),
-    button("Later", to(page + 1), { disabled: page + 1 >= pages }),
-  );
-}
+const turnTo = (page, around) => (around.setQuery("page", page ? String(page) : ""), around.lookAgain());
 
 // One table
 

@@ -30,6 +30,7 @@ from sluice.etl.operate.overview.model import (
 )
 from sluice.etl.operate.overview.sizes import StorageSizes
 from sluice.etl.operate.overview.sources import RelayEnds, poll_all
+from sluice.etl.operate.topics import topic_traffic
 from sluice.etl.settings import Settings
 from sluice.relay import StopMark, WindowRecord
 from sluice.relay.measures import CounterDocument, CounterTotals
@@ -243,6 +244,7 @@ def _downstream_part(seen: _Inputs, settings: Settings, name: str) -> Downstream
         if checkpoint is not None and checkpoint.pending is not None
         else None,
         checkpoint.consistent if checkpoint is not None else None,
+        len(topic_traffic(seen.totals.apply.counts)),
     )
 
 

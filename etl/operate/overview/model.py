@@ -117,7 +117,8 @@ class DownstreamPart:
 
     `at_ts`: the checkpoint, 0: none; while the downstream doesn't answer, the newest that is known.
     `lag_ms`: clock minus checkpoint. The pace is that of the last minute. `refused`: what was
-    refused, and waits for an override, "" for nothing; `refusal`: its id.
+    refused, and waits for an override, "" for nothing; `refusal`: its id. `topics`: the number of
+    topics that got messages.
     """
 
     state: str
@@ -130,6 +131,7 @@ class DownstreamPart:
     refusal: str = ""
     ddl_under_way: int | None = None
     consistent: bool | None = None
+    topics: int = 0
 
 
 @dataclass(frozen=True, slots=True)
