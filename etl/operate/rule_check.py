@@ -23,7 +23,8 @@ from sluice.etl.changes.rules import (
     RowSelection,
     left_out_columns,
 )
-from sluice.etl.settings import Settings
+from sluice.etl.settings import Kafka, Settings
+from sluice.etl.settings.sinks import NONE
 from sluice.relay import DELETE, INSERT, UPDATE
 from sluice.tidb.codec.columnar import arrow_type
 from sluice.tidb.folded import folded
@@ -66,6 +67,11 @@ def check_rules(
             hint="write SCHEMA.TABLE, as upstream",
         )
     found = RuleCheck(warnings=list(unused_rules(settings, tables)))
+    if isinstance(settings.target, Kafka) and settings.target.truncate_messages == NONE:
+        found.warnings.append(
+            f"[kafka] truncate-messages = {NONE!r}: readers of a topic keep the rows of a table"
+            " that TRUNCATE TABLE empties"
+        )
     _check_table(settings, table, found)
     if old is not None or new is not None:
         found.lines.append(_outcome(settings, table, old, new))

@@ -8,9 +8,11 @@ from collections.abc import Iterator
 
 from sluice.etl.changes.messages import (
     BINLOG,
+    BY_TABLE,
     FIDELITIES,
     FORMATS,
     LOSSLESS,
+    PARTITION_0,
     Dispatch,
     Routing,
     check_expression,
@@ -23,7 +25,10 @@ from sluice.etl.settings.sinks import (
     KEY_ONLY,
     MAX_MESSAGE_BYTES,
     REFUSE,
+    NONE,
     Kafka,
+    WITH_DDL,
+    WITH_ROWS,
     check_zone,
 )
 from sluice.relay import RelayError
@@ -81,6 +86,7 @@ def check_kafka(kafka: Kafka) -> None:
     _check_format(kafka)
     _check_topics(kafka)
     _check_large_messages(kafka)
+    _check_truncation(kafka)
 
 
 def _check_topics(kafka: Kafka) -> None:
@@ -120,6 +126,30 @@ def _check_topics(kafka: Kafka) -> None:
 
 
 def _check_large_messages(kafka: Kafka) -> None:
+def _check_truncation(kafka: Kafka) -> None:
+    value = kafka.truncate_messages
+    if value not in (WITH_DDL, WITH_ROWS, NONE):
+        raise ValueError(
+            f"[kafka] truncate-messages = {value!r}: must be one of {WITH_DDL}, {WITH_ROWS}, {NONE}"
+        )
+    if value == WITH_DDL:
+        return
+    if not kafka.format.startswith("debezium") or kafka.fidelity != LOSSLESS:
+        raise ValueError(
+            f"[kafka] truncate-messages = {value!r}: op t is in format = 'debezium-json' or"
+            " 'debezium-avro', with fidelity = 'lossless' alone"
+        )
+    routing = kafka.routing
+    dispatches = (routing.dispatch, *(each for _, each in routing.dispatches))
+    spread = next((d.kind for d in dispatches if d.kind not in (PARTITION_0, BY_TABLE)), "")
+    if value == WITH_ROWS and spread and kafka.partitions != 1:
+        raise ValueError(
+            f"[kafka] truncate-messages = {value!r}: with dispatch = {spread!r} a table's rows are"
+            " in several partitions, so readers could meet op t behind rows that came later; use"
+            f" dispatch = {BY_TABLE!r}, or partitions = 1"
+        )
+
+
     if kafka.large_messages not in _LARGE_MESSAGES:
         raise ValueError(
             f"[kafka] large-messages = {kafka.large_messages!r}: must be one of"

@@ -19,6 +19,11 @@ from sluice.tidb.time_zone import find_zone
 
 REFUSE, CLAIM_CHECK, KEY_ONLY = "refuse", "claim-check", "key-only"
 """Values of `Kafka.large_messages`."""
+NONE = "none"
+WITH_DDL, WITH_ROWS = "with-ddl", "with-rows"
+"""Values of `Kafka.truncate_messages`, beside NONE."""
+CORRECTNESS = "correctness"
+"""The value of `Kafka.integrity` beside NONE."""
 EXACTLY_ONCE, AT_LEAST_ONCE = "exactly-once", "at-least-once"
 """Values of `Kafka.delivery`."""
 MAX_MESSAGE_BYTES = 1_000_000_000
@@ -128,6 +133,11 @@ class Kafka:
     """The topic with DDL and watermarks; by default they go to all partitions of the tables'."""
     delivery: str = EXACTLY_ONCE
     """``exactly-once``: in Kafka transactions; or ``at-least-once``: idempotent, without them, so
+    truncate_messages: str = WITH_DDL
+    """Debezium: where TRUNCATE TABLE is a message with op ``t``. ``with-ddl``: where DDL goes;
+    ``with-rows``: in the partition of the table's rows; ``none``: nowhere, and readers keep the
+    rows.
+    """
     that offsets have no gaps.
     """
     large_messages: str = REFUSE

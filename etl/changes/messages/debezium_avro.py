@@ -35,6 +35,7 @@ from sluice.etl.changes.messages.avro_schemas import (
     precision_of,
     scale_of,
 )
+from sluice.etl.changes.messages.debezium_ddl import truncated_table
 from sluice.etl.changes.messages.debezium_schemas import (
     NAME,
     envelope_schema,
@@ -92,16 +93,19 @@ class DebeziumAvro(KeyedEncoder):
         return [_key_schema(table, key), *found] if key else found
 
     def ddl(self, job: DdlJob, built_ms: int) -> list[Message]:
-        """Return the message of TRUNCATE TABLE."""
+        """Return nothing: a statement's schema doesn't fit under a table's subject."""
+        return []
+
+    def truncation(self, job: DdlJob, built_ms: int) -> Message | None:
+        """Return the message with op `t` of TRUNCATE TABLE."""
         if job.type != Action.TRUNCATE_TABLE:
-            return []
-        columns = next((t.columns for t in job.effect.tables.values() if t is not None), ())
-        table = Table(0, 0, job.schema_name, job.table_name, columns)
+            return None
+        table = truncated_table(job)
         times = (job.commit_ts, job.start_ts, tso.physical_ms(job.commit_ts))
         head = self._numbers.head(_value_schema(table, shown_columns(table)))
         source = _source(table, *map(long_text, times))
         value = record([head, NULL, NULL, *source, _TRUNCATE, *_end(built_ms)], 1)
-        return [Message(job.commit_ts, None, bytes(value), ddl_headers(job))]
+        return Message(job.commit_ts, None, bytes(value), ddl_headers(job))
 
     def in_transaction(self, message: Message, place: TransactionPlace) -> Message:
         """Return a row's message with the block `transaction`, which is the envelope's last."""

@@ -50,6 +50,12 @@ def table_changes(job: DdlJob) -> list[dict[str, Any]]:
     return found
 
 
+def truncated_table(job: DdlJob) -> Table:
+    """Return the table that TRUNCATE TABLE empties, as messages name and describe it."""
+    columns = next((t.columns for t in job.effect.tables.values() if t is not None), ())
+    return Table(0, 0, job.schema_name, job.table_name, columns)
+
+
 def changes_schema() -> dict[str, Any]:
     """Return the schema of `tableChanges`."""
     strings = {"type": "array", "items": {"type": "string", "optional": False}, "optional": True}

@@ -21,7 +21,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from sluice.etl.changes.messages.debezium_ddl import table_changes
+from sluice.etl.changes.messages.debezium_ddl import table_changes, truncated_table
 from sluice.etl.changes.messages.debezium_schemas import (
     DDL_KEY_SCHEMA,
     NAME,
@@ -80,7 +80,7 @@ class DebeziumJson(KeyedEncoder):
         self._extension = options.tidb_extension
 
     def ddl(self, job: DdlJob, built_ms: int) -> list[Message]:
-        """Return the message of a DDL statement; lossless, another one of TRUNCATE TABLE."""
+        """Return the message of a DDL statement."""
         source = self._source((job.schema_name, job.table_name), job.commit_ts, job.start_ts)
         database = json_string(job.schema_name)
         value: Parts = [
@@ -90,21 +90,19 @@ class DebeziumJson(KeyedEncoder):
             json_string(job.query, lossless=self._lossless),
             b',"tableChanges":%b}' % json.dumps(table_changes(job)).encode(),
         ]
-        found = [
-            Message(
-                job.commit_ts,
-                self._whole([b'{"databaseName":%b}' % database], DDL_KEY_SCHEMA),
-                self._whole(value, ddl_schema(lossless=self._lossless)),
-                ddl_headers(job),
-            )
-        ]
-        if self._lossless and job.type == Action.TRUNCATE_TABLE:
-            columns = next((t.columns for t in job.effect.tables.values() if t is not None), ())
-            table = Table(0, 0, job.schema_name, job.table_name, columns)
-            schema = envelope_schema(table, shown_columns(table), lossless=self._lossless)
-            truncated = self._whole(_envelope(source, built_ms, b"t", NULL, NULL), schema)
-            found.append(Message(job.commit_ts, None, truncated, ddl_headers(job)))
-        return found
+        key = self._whole([b'{"databaseName":%b}' % database], DDL_KEY_SCHEMA)
+        whole = self._whole(value, ddl_schema(lossless=self._lossless))
+        return [Message(job.commit_ts, key, whole, ddl_headers(job))]
+
+    def truncation(self, job: DdlJob, built_ms: int) -> Message | None:
+        """Return the message with op `t` of TRUNCATE TABLE; as TiCDC there is none."""
+        if not self._lossless or job.type != Action.TRUNCATE_TABLE:
+            return None
+        table = truncated_table(job)
+        source = self._source((table.schema_name, table.name), job.commit_ts, job.start_ts)
+        schema = envelope_schema(table, shown_columns(table), lossless=self._lossless)
+        value = self._whole(_envelope(source, built_ms, b"t", NULL, NULL), schema)
+        return Message(job.commit_ts, None, value, ddl_headers(job))
 
     def in_transaction(self, message: Message, place: TransactionPlace) -> Message:
         """Return a row's message with the block `transaction`; as TiCDC it is null."""

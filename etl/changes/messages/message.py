@@ -173,6 +173,13 @@ class Encoder(ABC):
 
     @abstractmethod
     def watermark(self, commit_ts: int, built_ms: int) -> list[Message]:
+    def truncation(self, job: DdlJob, built_ms: int) -> Message | None:
+        """Return the message that TRUNCATE TABLE is for readers of rows; None of others.
+
+        It is besides those of `ddl`.
+        """
+        return None
+
         """Return the messages that promise that all through `commit_ts` (TSO) was sent."""
 
 

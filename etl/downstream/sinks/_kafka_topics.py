@@ -9,6 +9,7 @@ does, so another number is refused.
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -29,7 +30,10 @@ from sluice.etl.downstream.sinks._kafka_client import KafkaClient
 from sluice.etl.downstream.sinks._topic_tail import PARTITION
 from sluice.etl.downstream.sinks.sink import ApplyError
 from sluice.etl.settings import Kafka
+from sluice.etl.settings.sinks import WITH_DDL, WITH_ROWS
 from sluice.tidb.table_name import TableName
+
+log = logging.getLogger("sluice")
 
 RESUME_CONFIG = {
     "cleanup.policy": "compact",
@@ -211,6 +215,23 @@ class Topics:
             return self.all_partitions()
         topics = dict.fromkeys(self._place(name).topic for name in sorted(names))
         return [(name, n) for name in topics for n in range(self.known[name].partitions)]
+
+    def truncation_targets(
+        self, ddl: ScopedDdl, targets: Iterable[tuple[str, int]]
+    ) -> Iterable[tuple[str, int]]:
+        """Return (topic, partition) of what op `t` goes to; `targets`: those of the statement."""
+        if self._options.truncate_messages == WITH_DDL:
+            return targets
+        name = TableName(ddl.schema_name, ddl.table_name)
+        if self._options.truncate_messages == WITH_ROWS:
+            place = self._place(name)  # of its one partition: the settings' check saw to that
+            return [(place.topic, place.partition(0, ddl.commit_ts))]
+        log.warning(
+            "TRUNCATE TABLE has no op t: readers keep the rows table=%s commit_ts=%d",
+            name,
+            ddl.commit_ts,
+        )
+        return []
 
     def all_partitions(self) -> Iterable[tuple[str, int]]:
         """Return (topic, partition) of every partition that readers may wait for."""

@@ -152,8 +152,10 @@ def _subject(options: Kafka, topic: str, schema: MessageSchema) -> str:
     """Return the subject of a schema.
 
     A key's record is named as the value's in TiCDC's schemas, so subjects by record end with the
-    part, too.
+    part, too. Messages of the control topic are of many tables, so there the record counts always.
     """
+    if topic == options.control_topic and options.registry_subjects == "topic-name":
+        return f"{topic}-{schema.record}-{schema.part}"
     if options.fidelity == AS_TICDC:
         topic = topic.replace(".", "_")
     match options.registry_subjects:

@@ -10,7 +10,7 @@ no message has: how far an upstream without changes was followed, and how far th
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from sluice.etl.changes.formats.binlog_file import FOOTER, HEADER, commit_ts_of, split_records
@@ -152,11 +152,17 @@ class KafkaSink(BinlogSink):
         self._register(ddl)
         self._end_transaction()
         targets = list(self._topics.ddl_targets(ddl))
-        for message in self._encoder.ddl(ddl, int(time.time() * 1000)):
-            for topic, partition in targets:
-                self._send(
-                    self._identified(message, self._encoder.schemas, topic), topic, partition
-                )
+        built_ms = int(time.time() * 1000)
+        for message in self._encoder.ddl(ddl, built_ms):
+            self._send_everywhere(message, targets)
+        if (truncation := self._encoder.truncation(ddl, built_ms)) is not None:
+            self._send_everywhere(truncation, self._topics.truncation_targets(ddl, targets))
+
+    def _send_everywhere(self, message: Message, targets: Iterable[tuple[str, int]]) -> None:
+        """Send a message to each (topic, partition), with the registry's ids."""
+        schemas = self._encoder.schemas if self._encoder else ()
+        for topic, partition in targets:
+            self._send(self._identified(message, schemas, topic), topic, partition)
 
     def _write_records(self, data: memoryview, detail: TransactionDetail) -> None:
         if self._encoder is not None:

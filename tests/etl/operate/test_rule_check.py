@@ -8,7 +8,7 @@ import pytest
 
 from sluice.errors import RequestError
 from sluice.etl.operate.rule_check import RuleCheck, check_rules
-from sluice.etl.settings import Downstream, Relay, Settings, Upstream
+from sluice.etl.settings import Downstream, Kafka, Relay, Settings, Upstream
 from sluice.etl.settings.rules import parse_filter, parse_routes
 from tests.etl.masking import KEY, SECTION, VARIABLE
 from tests.etl.story import table
@@ -56,6 +56,17 @@ def test_a_masked_column_is_shown_with_its_mask_and_never_the_key(
     (problem,) = checked(columns=[rule | {"mask": masks}], mask=SECTION).problems
     assert "can't mask column b of d.orders as constant 'x': a constant can't be" in problem
     assert KEY not in str([found, problem])
+
+
+@pytest.mark.parametrize(("value", "warnings"), [("with-ddl", 0), ("none", 1)])
+def test_rows_that_readers_of_a_topic_keep_are_warned_of(value: str, warnings: int) -> None:
+    kafka = Kafka("unused", savepoint="/unused", format="debezium-avro", truncate_messages=value)
+    settings = Settings(
+        Upstream("unused"), Relay("file:///unused"), Downstream(type="kafka"), kafka=kafka
+    )
+    found = check_rules(settings, [ORDERS], "d.orders").warnings
+    assert len(found) == warnings
+    assert all("keep the rows of a table that TRUNCATE TABLE empties" in each for each in found)
 
 
 def test_a_table_is_shown_with_its_target_its_rules_and_each_column() -> None:

@@ -169,6 +169,23 @@ KAFKA = '[downstream]\ntype = "kafka"\n[kafka]\nbrokers = "a:1"\nsavepoint = "/s
             r"\[kafka\] resume-topic = '{table}': must be one topic's name",
         ),
         (
+            f'{KAFKA}format = "debezium-json"\ntruncate-messages = "t"\n',
+            r"\[kafka\] truncate-messages = 't': must be one of with-ddl, with-rows, none",
+        ),
+        (
+            f'{KAFKA}format = "canal-json"\ntruncate-messages = "none"\n',
+            r"\[kafka\] truncate-messages = 'none': op t is in format = 'debezium-json'",
+        ),
+        (
+            f'{KAFKA}format = "debezium-json"\nfidelity = "as-ticdc"\ntruncate-messages = "none"\n',
+            r"\[kafka\] truncate-messages = 'none': op t .* with fidelity = 'lossless' alone",
+        ),
+        (
+            f'{KAFKA}format = "debezium-json"\ntruncate-messages = "with-rows"\npartitions = 2\n'
+            '[kafka.dispatches]\n"d.*" = "key"\n',
+            r"truncate-messages = 'with-rows': with dispatch = 'key' a table's rows are in several",
+        ),
+        (
             f'{KAFKA}format = "canal-json"\ndelivery = "at-most-once"\n',
             r"\[kafka\] delivery = 'at-most-once': must be exactly-once or at-least-once",
         ),

@@ -73,7 +73,9 @@ def messages_of(relay: RelayLog, options: MessageFormat) -> Iterator[Message]:
             messages = (message for _, message in split_changes(step.payload))
             yield from as_sent(encoder, messages, step.detail.schemas, bootstraps)
         elif step.kind == "ddl":
-            yield from identified(encoder.ddl(step.detail, BUILT_MS), encoder.schemas)
+            truncation = encoder.truncation(step.detail, BUILT_MS)
+            told = [*encoder.ddl(step.detail, BUILT_MS), *([truncation] if truncation else [])]
+            yield from identified(told, encoder.schemas)
 
 
 def as_sent(

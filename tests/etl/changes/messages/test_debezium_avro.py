@@ -107,13 +107,16 @@ def test_truncate_is_an_op_under_the_tables_schema_and_other_ddl_has_no_message(
         table_name="orders",
         effect=DdlEffect(tables={113: ORDERS}),
     )
-    (message,) = identified(encoder.ddl(job, BUILT_MS), encoder.schemas)
+    truncation = encoder.truncation(job, BUILT_MS)
+    assert truncation is not None
+    (message,) = identified([truncation], encoder.schemas)
     assert message.key is None
     assert encoder.schemas == encoder.table_schemas(ORDERS)[1:]
     _, value = record_of(message.value or b"")
     assert (value["op"], value["before"], value["after"]) == ("t", None, None)
     assert value["source"]["table"] == "orders"
-    assert encoder.ddl(replace(job, type=Action.ADD_COLUMN), BUILT_MS) == []
+    assert encoder.ddl(job, BUILT_MS) == []
+    assert encoder.truncation(replace(job, type=Action.ADD_COLUMN), BUILT_MS) is None
 
 
 def test_a_message_takes_its_place_in_the_transaction_and_a_tombstone_has_none() -> None:

@@ -269,16 +269,19 @@ def test_a_ddl_statement_has_its_database_as_key_and_truncate_an_op_of_its_own()
         schema_name="shop",
         table_name="t",
     )
-    ddl, truncated = encoder_for(LOSSLESS).ddl(job, BUILT_MS)
+    (ddl,) = encoder_for(LOSSLESS).ddl(job, BUILT_MS)
+    truncated = encoder_for(LOSSLESS).truncation(job, BUILT_MS)
     assert json.loads(ddl.key or b"") == {"databaseName": "shop"}
     value = json.loads(ddl.value or b"")
     assert (value["databaseName"], value["ddl"]) == ("shop", "TRUNCATE t")
     assert value["source"]["commit_ts"] == COMMIT_TS
-    assert truncated.key is None
+    assert truncated is not None and truncated.key is None
     value = json.loads(truncated.value or b"")
     assert (value["op"], value["before"], value["after"]) == ("t", None, None)
     (alone,) = encoder_for(TICDC).ddl(job, BUILT_MS)
     assert "ddl" in json.loads(alone.value or b"")["payload"]
+    assert encoder_for(TICDC).truncation(job, BUILT_MS) is None
+    assert encoder_for(LOSSLESS).truncation(replace(job, type=Action.DROP_TABLE), BUILT_MS) is None
 
 
 def test_a_ddl_statement_shows_the_tables_that_it_leaves() -> None:
