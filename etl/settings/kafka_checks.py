@@ -21,14 +21,15 @@ from sluice.etl.changes.rules import Filter
 from sluice.etl.settings.sinks import (
     AT_LEAST_ONCE,
     CLAIM_CHECK,
+    CORRECTNESS,
     EXACTLY_ONCE,
     KEY_ONLY,
     MAX_MESSAGE_BYTES,
-    REFUSE,
     NONE,
-    Kafka,
+    REFUSE,
     WITH_DDL,
     WITH_ROWS,
+    Kafka,
     check_zone,
 )
 from sluice.relay import RelayError
@@ -85,8 +86,8 @@ def check_kafka(kafka: Kafka) -> None:
     check_zone("kafka", kafka.time_zone)
     _check_format(kafka)
     _check_topics(kafka)
-    _check_large_messages(kafka)
     _check_truncation(kafka)
+    _check_large_messages(kafka)
 
 
 def _check_topics(kafka: Kafka) -> None:
@@ -125,7 +126,6 @@ def _check_topics(kafka: Kafka) -> None:
         raise ValueError(f"[kafka] partitions = {kafka.partitions}: must not be below 0")
 
 
-def _check_large_messages(kafka: Kafka) -> None:
 def _check_truncation(kafka: Kafka) -> None:
     value = kafka.truncate_messages
     if value not in (WITH_DDL, WITH_ROWS, NONE):
@@ -150,6 +150,7 @@ def _check_truncation(kafka: Kafka) -> None:
         )
 
 
+def _check_large_messages(kafka: Kafka) -> None:
     if kafka.large_messages not in _LARGE_MESSAGES:
         raise ValueError(
             f"[kafka] large-messages = {kafka.large_messages!r}: must be one of"
@@ -188,6 +189,7 @@ def _check_format(kafka: Kafka) -> None:
         ("fidelity", kafka.fidelity != LOSSLESS, FORMATS[1:]),
         ("tidb-extension", not kafka.tidb_extension, ("canal-json", "avro")),
         ("content-compatible", kafka.content_compatible, ("canal-json",)),
+        ("integrity", kafka.integrity != NONE, ("simple",)),
         ("debezium-schema", kafka.debezium_schema, ("debezium-json",)),
         ("watermark-interval-s", kafka.watermark_interval_s != 0, _WITH_WATERMARKS),
         ("registry-url", kafka.registry_url != "", _WITH_REGISTRY),
@@ -210,6 +212,15 @@ def _check_format(kafka: Kafka) -> None:
     if kafka.format == "debezium-avro" and kafka.fidelity != LOSSLESS:
         raise ValueError(
             f"[kafka] fidelity = {kafka.fidelity!r}: format = 'debezium-avro' is lossless alone"
+        )
+    if kafka.integrity not in (NONE, CORRECTNESS):
+        raise ValueError(
+            f"[kafka] integrity = {kafka.integrity!r}: must be {NONE} or {CORRECTNESS}"
+        )
+    if kafka.integrity == CORRECTNESS and kafka.time_zone != "UTC":
+        raise ValueError(
+            f"[kafka] time-zone = {kafka.time_zone!r}: TiDB's checksum is of TIMESTAMPs in UTC; set"
+            f" time-zone = 'UTC', or integrity = {NONE!r}"
         )
     _check_registry(kafka)
     if kafka.format in _WITH_ZONE and kafka.fidelity == LOSSLESS:

@@ -92,6 +92,8 @@ class Kafka:
     """Canal-JSON: ``old`` has changed columns alone, and types have their parameters."""
     debezium_schema: bool = False
     """Debezium: keys and values carry their schema."""
+    integrity: str = NONE
+    """Simple protocol: ``correctness``: rows have TiDB's checksum of their columns; or ``none``."""
     registry_url: str = ""
     """Avro: the root of a schema registry with Confluent's API, as in
     ``http://host:8080/apis/ccompat/v7``.
@@ -131,13 +133,13 @@ class Kafka:
     """The topic with BEGIN and END of each transaction; none by default."""
     control_topic: str = ""
     """The topic with DDL and watermarks; by default they go to all partitions of the tables'."""
-    delivery: str = EXACTLY_ONCE
-    """``exactly-once``: in Kafka transactions; or ``at-least-once``: idempotent, without them, so
     truncate_messages: str = WITH_DDL
     """Debezium: where TRUNCATE TABLE is a message with op ``t``. ``with-ddl``: where DDL goes;
     ``with-rows``: in the partition of the table's rows; ``none``: nowhere, and readers keep the
     rows.
     """
+    delivery: str = EXACTLY_ONCE
+    """``exactly-once``: in Kafka transactions; or ``at-least-once``: idempotent, without them, so
     that offsets have no gaps.
     """
     large_messages: str = REFUSE
@@ -181,6 +183,7 @@ class Kafka:
             self.time_zone,
             self.tidb_extension,
             self.content_compatible,
+            self.integrity == CORRECTNESS,
             self.debezium_schema,
             routing=self.routing,
         )

@@ -171,8 +171,6 @@ class Encoder(ABC):
     def ddl(self, job: DdlJob, built_ms: int) -> list[Message]:
         """Return the messages of a DDL statement."""
 
-    @abstractmethod
-    def watermark(self, commit_ts: int, built_ms: int) -> list[Message]:
     def truncation(self, job: DdlJob, built_ms: int) -> Message | None:
         """Return the message that TRUNCATE TABLE is for readers of rows; None of others.
 
@@ -180,6 +178,8 @@ class Encoder(ABC):
         """
         return None
 
+    @abstractmethod
+    def watermark(self, commit_ts: int, built_ms: int) -> list[Message]:
         """Return the messages that promise that all through `commit_ts` (TSO) was sent."""
 
 
@@ -269,10 +269,10 @@ def frames(
 ) -> pa.LargeBinaryArray:
     """Return one message each; no key or value is null but all of them."""
     heads = np.empty(len(commit_ts), _HEADS)
-    heads["commit_ts"], heads["headers"] = commit_ts, _sizes(headers)
+    heads["commit_ts"], heads["headers"] = commit_ts, sizes(headers)
     for name, part in (("key", key), ("value", value)):
-        heads[name] = _NULL_SIZE if part is None else _sizes(part)
-    return join(_packed(heads), headers, *(part for part in (key, value) if part is not None))
+        heads[name] = _NULL_SIZE if part is None else sizes(part)
+    return join(packed(heads), headers, *(part for part in (key, value) if part is not None))
 
 
 def with_hashes(
@@ -280,8 +280,8 @@ def with_hashes(
 ) -> pa.LargeBinaryArray:
     """Return the frames of each change behind the hashes of its images."""
     heads = np.empty(len(changes), _HASHES_HEADS)
-    heads["old"], heads["new"], heads["frames"] = old, new, _sizes(changes)
-    return join(_packed(heads), changes)
+    heads["old"], heads["new"], heads["frames"] = old, new, sizes(changes)
+    return join(packed(heads), changes)
 
 
 def split_changes(data: Any) -> Iterator[tuple[int, Message]]:
@@ -343,14 +343,16 @@ def joined(pieces: Sequence[pa.LargeBinaryArray]) -> pa.LargeBinaryArray:
     return pieces[0] if len(pieces) == 1 else join(*pieces)
 
 
-def _packed(heads: npt.NDArray[np.void]) -> pa.LargeBinaryArray:
+def packed(heads: npt.NDArray[Any]) -> pa.LargeBinaryArray:
+    """Return the bytes of each number or record."""
     size = heads.dtype.itemsize
     edges = np.arange(0, size * len(heads) + 1, size)
     buffers = [None, pa.py_buffer(edges), pa.py_buffer(heads.tobytes())]
     return pa.LargeBinaryArray.from_buffers(BINARY, len(heads), buffers)
 
 
-def _sizes(array: pa.LargeBinaryArray) -> npt.NDArray[np.int64]:
+def sizes(array: pa.LargeBinaryArray) -> npt.NDArray[np.int64]:
+    """Return the bytes that each value has; 0 of a null."""
     offsets = np.frombuffer(array.buffers()[1], np.int64, len(array) + 1, array.offset * 8)
-    sizes: npt.NDArray[np.int64] = np.diff(offsets)
-    return sizes
+    found: npt.NDArray[np.int64] = np.diff(offsets)
+    return found

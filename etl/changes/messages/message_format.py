@@ -39,6 +39,8 @@ class MessageFormat:
     """Canal-JSON: messages have `_tidb` with the commit ts."""
     content_compatible: bool = False
     """Canal-JSON: `old` has changed columns alone, as in Alibaba's Canal."""
+    with_checksum: bool = False
+    """Simple protocol: rows have a checksum, for which TIMESTAMPs must be in UTC."""
     with_schema: bool = False
     """Debezium: values and keys carry their schema."""
     routing: Routing = field(default_factory=Routing)

@@ -8,6 +8,9 @@ A message a row change, with a null key. Every value is a JSON string or null, b
     text, JSON and times       as TiDB shows them
     TIMESTAMP                  {"location": zone, "value": text}
 
+With `with_checksum` rows have the checksum of `sluice.etl.changes.messages.row_checksum`, and
+schemas list their columns by id, as TiCDC's, which is the checksum's order.
+
 Types are in the table's schema alone: in DDL messages, and in the BOOTSTRAP that goes to every
 partition in front of the table's rows. Rows name the schema by `schemaVersion`.
 """
@@ -48,6 +51,7 @@ from sluice.etl.changes.messages.message import (
     watermark_headers,
 )
 from sluice.etl.changes.messages.message_format import MessageFormat
+from sluice.etl.changes.messages.row_checksum import in_id_order, row_checksums
 from sluice.etl.changes.steps import MessageSchema
 from sluice.relay import DELETE, INSERT, UPDATE
 from sluice.tidb import column_types as types
@@ -59,6 +63,8 @@ BOOTSTRAP_INTERVAL_S = 120
 BOOTSTRAP_ROWS = 10_000
 """TiCDC's `send-bootstrap-in-msg-count`."""
 
+_CHECKSUM_VERSION = 0
+"""TiDB's number of the checksum over columns."""
 _ROW_TYPES = {INSERT: "INSERT", UPDATE: "UPDATE", DELETE: "DELETE"}
 _PART = "table"
 _VERSION_HEADER = "schema_version"
@@ -75,6 +81,7 @@ class Simple(Encoder):
         """Keep the options."""
         self.time_zone = options.time_zone
         self._lossless = options.is_lossless
+        self._with_checksum = options.with_checksum
         self._schemas: dict[tuple[str, str], MessageSchema] = {}
 
     @property
@@ -95,6 +102,8 @@ class Simple(Encoder):
             digits(batch.commit_ts),
             b',"buildTs":%d,"schemaVersion":%d' % (batch.built_ms, version),
         ]
+        if self._with_checksum:
+            parts += self._checksum(batch)
         if batch.kind != DELETE:
             parts += [b',"data":', self._object(batch, batch.new)]
         if batch.kind != INSERT:
@@ -147,6 +156,15 @@ class Simple(Encoder):
             built_ms,
         )
         return [Message(commit_ts, None, value, watermark_headers(commit_ts))]
+
+    def _checksum(self, batch: RowBatch) -> list[pa.LargeBinaryArray | bytes]:
+        """Return the field `checksum`; the row that a change lacks has 0, as in TiCDC."""
+        current, previous = (
+            digits(row_checksums(batch.columns, image, len(batch))) if image else b"0"
+            for image in (batch.new, batch.old)
+        )
+        head = b',"checksum":{"version":%d,"corrupted":false,"current":' % _CHECKSUM_VERSION
+        return [head, current, b',"previous":', previous, b"}"]
 
     def _object(self, batch: RowBatch, image: Images) -> pa.LargeBinaryArray:
         return objects([(c.name, self._value(c, image[c.name])) for c in batch.columns], len(batch))
@@ -242,7 +260,7 @@ def _table_schema(table: Table) -> tuple[int, str]:
     The version is a number made of the schema's own content: equal schemas have equal ones,
     wherever they are encoded.
     """
-    shown = {column.name: column for column in shown_columns(table)}
+    shown = {column.name: column for column in in_id_order(shown_columns(table))}
     document: dict[str, Any] = {
         "schema": table.schema_name,
         "table": table.name,

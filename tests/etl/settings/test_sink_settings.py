@@ -225,6 +225,18 @@ KAFKA = '[downstream]\ntype = "kafka"\n[kafka]\nbrokers = "a:1"\nsavepoint = "/s
             f'{KAFKA}format = "canal-json"\nregistry-url = "http://c"\n',
             r"\[kafka\] registry-url is for format = 'avro' or 'debezium-avro', not for 'canal",
         ),
+        (
+            f'{KAFKA}format = "canal-json"\nintegrity = "correctness"\n',
+            r"\[kafka\] integrity is for format = 'simple', not for 'canal-json'",
+        ),
+        (
+            f'{KAFKA}format = "simple"\nintegrity = "some"\n',
+            r"\[kafka\] integrity = 'some': must be none or correctness",
+        ),
+        (
+            f'{KAFKA}format = "simple"\nintegrity = "correctness"\ntime-zone = "+08:00"\n',
+            r"\[kafka\] time-zone = '\+08:00': TiDB's checksum is of TIMESTAMPs in UTC",
+        ),
         (f'{KAFKA}format = "csv"\n', r"\[kafka\] format = 'csv'; must be one of binlog"),
         (
             f'{KAFKA}format = "canal-json"\nfidelity = "some"\n',

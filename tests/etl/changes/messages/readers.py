@@ -20,7 +20,7 @@ READERS: dict[str, tuple[MessageFormat, Callable[[], Reader]]] = {
         CanalReader,
     ),
     "open-protocol": (MessageFormat("open-protocol"), OpenReader),
-    "simple": (MessageFormat("simple"), SimpleReader),
+    "simple": (MessageFormat("simple", with_checksum=True), SimpleReader),
     "avro": (MessageFormat("avro"), AvroReader),
     "debezium-avro": (MessageFormat("debezium-avro"), DebeziumAvroReader),
     "debezium-json": (MessageFormat("debezium-json", with_schema=True), DebeziumReader),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import struct
+import zlib
 from dataclasses import replace
 from typing import Any
 
@@ -26,6 +28,7 @@ from sluice.tidb.ddl_job import DdlEffect, DdlJob
 from sluice.tidb.schema import Column, Index, Table
 from tests.etl.changes.messages.orders import COMMIT_TS, ORDERS, ROW, batch_of
 from tests.etl.changes.messages.recorded_messages import BUILT_MS
+from tests.etl.story import table
 
 SIMPLE = MessageFormat("simple")
 DATA = {
@@ -65,6 +68,69 @@ def schema_of(table: Table) -> dict[str, Any]:
 
 def table_names(table: Table) -> list[str]:
     return [column.name for column in table.columns]
+
+
+def test_a_checksum_is_tidbs_of_each_image_and_0_of_the_one_that_is_missing() -> None:
+    checked = replace(SIMPLE, with_checksum=True)
+    changed = ROW | {"note": None, "price": "13.00"}
+    current, previous = 3732899573, 3665528107  # by TiDB's rule
+    none = {"version": 0, "corrupted": False, "current": 0, "previous": 0}
+    for batch, checksums in (
+        (batch_of(INSERT, new=ROW), {"current": current}),
+        (batch_of(DELETE, old=ROW), {"previous": current}),
+        (batch_of(UPDATE, old=ROW, new=changed), {"previous": current, "current": previous}),
+    ):
+        assert sent(batch, checked)["checksum"] == none | checksums
+        assert list(sent(batch, checked)).index("checksum") == list(sent(batch)).index(
+            "data" if batch.new else "old"
+        )
+        assert "checksum" not in sent(batch)
+
+
+@pytest.mark.parametrize(
+    ("spec", "value", "expected"),
+    [
+        ("c tinyint", -2, struct.pack("<q", -2)),
+        ("c bigint", -(2**63), struct.pack("<q", -(2**63))),
+        ("c bigint unsigned", 2**64 - 1, b"\xff" * 8),
+        ("c year", 2023, struct.pack("<Q", 2023)),
+        ("c varchar(9)", "foo", b"\3\0\0\0foo"),
+        ("c varbinary(9)", b"", bytes(4)),
+        ("c float", 3.140000104904175, struct.pack("<d", 3.140000104904175)),
+        ("c double", 3.14, struct.pack("<d", 3.14)),
+        ("c enum('a','b')", 2, struct.pack("<Q", 2)),
+        ("c set('a','b','c')", 0b101, struct.pack("<Q", 0b101)),
+        ("c bit(16)", 0x1234, struct.pack("<Q", 0x1234)),
+        ("c datetime(3)", "2023-01-02 03:04:05.000", b"\x17\0\0\x002023-01-02 03:04:05.000"),
+        ("c date", "0000-00-00", b"\x0a\0\0\x000000-00-00"),
+        ("c time(6)", "08:07:00.123456", b"\x0f\0\0\x0008:07:00.123456"),
+        ("c decimal(12,6)", "-999999.999999", b"\x0e\0\0\0-999999.999999"),
+        ("c json", '{"a": 42, "foo": "bar"}', b'\x17\0\0\0{"a": 42, "foo": "bar"}'),
+        ("c varchar(9)", None, b""),
+    ],
+)
+def test_a_checksum_takes_the_bytes_that_tidb_takes(spec: str, value: Any, expected: bytes) -> None:
+    made = table(9, "t", "id int", spec, primary="id")
+    batch = batch_of(INSERT, new={"id": 1, "c": value}, table=made)
+    found = sent(batch, replace(SIMPLE, with_checksum=True))["checksum"]["current"]
+    assert found == zlib.crc32(struct.pack("<q", 1) + expected)
+
+
+def test_a_checksum_and_the_schema_have_the_columns_in_the_order_of_their_ids() -> None:
+    first, second, third = ORDERS.columns[:3]
+    moved = replace(
+        ORDERS,
+        columns=(replace(third, offset=0), replace(first, offset=1), replace(second, offset=2)),
+    )
+    row = {name: ROW[name] for name in ("id", "note", "price")}
+    in_order = replace(ORDERS, columns=ORDERS.columns[:3])
+    checked = replace(SIMPLE, with_checksum=True)
+    assert [column["name"] for column in schema_of(moved)["columns"]] == ["id", "note", "price"]
+    checksums = [
+        sent(batch_of(INSERT, new=row, table=each), checked)["checksum"]
+        for each in (moved, in_order)
+    ]
+    assert checksums[0] == checksums[1]
 
 
 def test_an_insert_has_ticdcs_fields_in_their_order() -> None:

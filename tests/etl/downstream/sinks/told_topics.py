@@ -47,6 +47,7 @@ def format_of(name: str, options: Kafka) -> Iterator[Format]:
         format=encoding.name,
         content_compatible=encoding.content_compatible,
         debezium_schema=encoding.with_schema,
+        integrity="correctness" if encoding.with_checksum else "none",
     )
     with running_registry() as registry:
         if encoding.name in AVRO_READERS:
