@@ -84,7 +84,27 @@ def arrival(sent: Sent, column: Column) -> Arrival:
     """Return how a column arrives in the format that was sent."""
     if sent.options.format == "canal-json":
         return _of_canal(column)
+    if sent.options.format == "avro":
+        return _of_avro(column)
     return _of_debezium(column, is_avro=sent.options.format == "debezium-avro")
+
+
+def _of_avro(column: Column) -> Arrival:
+    """Return how a column arrives in `avro`, whose schema has the types."""
+
+    def read(text: str) -> Any:
+        return meaning(text, column.kind)
+
+    match column.kind:
+        case "bit":
+            return Arrival("", lambda text: int.from_bytes(text.encode("latin-1")), _AS_LATIN_1)
+        case "decimal" if column.flen > MAX_PRECISION:
+            scale = max(column.decimal, 0)
+            return Arrival("", lambda text: read(_unscaled(text, scale)), _AS_LATIN_1)
+        case "binary":
+            return Arrival("", lambda text: text.encode("latin-1"), _AS_LATIN_1)
+        case _:
+            return Arrival("", read)
 
 
 def _of_canal(column: Column) -> Arrival:

@@ -13,7 +13,13 @@ import pytest
 from sluice.etl.changes.messages.message import shown_columns
 from tests.etl.changes.messages.recorded_messages import frozen
 from tests.etl.downstream.sinks.kafka_topic import needs_broker
-from tests.etl.downstream.sinks.recorded_topics import Declared, expected_rows, landed, sent
+from tests.etl.downstream.sinks.recorded_topics import (
+    REGISTRY,
+    Declared,
+    expected_rows,
+    landed,
+    sent,
+)
 from tests.etl.downstream.sinks.spark_topics import rows_of_topics, topic_query
 from tests.etl.downstream.sinks.sql_columns import arrival, read_row
 from tests.kafka_broker import JARS
@@ -29,16 +35,32 @@ _SOME = {
 """Each topic is a stream of its own, so these are as many as a minute allows."""
 
 
-@pytest.mark.ci_cases("shop")
-@pytest.mark.parametrize("recording", _SOME)
-def test_a_stream_leaves_what_tidb_showed(recording: str, tmp_path: Path) -> None:
+@pytest.fixture(scope="module", name="jars")
+def fetched() -> Path:
     try:
-        jars = fetch_jars(LIST, JARS / "spark")
+        return fetch_jars(LIST, JARS / "spark")
     except NotAvailableError as error:
         pytest.skip(str(error))
+
+
+@pytest.mark.ci_cases("shop")
+@pytest.mark.parametrize(
+    ("recording", "format_name"),
+    [
+        ("types", "debezium-json"),
+        ("shop", "debezium-json"),
+        ("types", "avro"),
+        ("shop", "debezium-avro"),
+    ],
+)
+def test_a_stream_leaves_what_tidb_showed(
+    recording: str, format_name: str, jars: Path, tmp_path: Path
+) -> None:
+    if "avro" in format_name and not REGISTRY:
+        pytest.skip("there is no schema registry")
     recorded = landed(recording, tmp_path / "relay")
-    found = sent(recorded, "debezium-json", tmp_path)
-    reader = Declared(recorded.tables, "debezium-json")
+    found = sent(recorded, format_name, tmp_path)
+    reader = Declared(recorded.tables, format_name)
     expected = expected_rows(recorded, reader)
     tables = [recorded.tables[name] for name in sorted(_SOME[recording])]
     queries = [topic_query(table, found) for table in tables]
