@@ -38,9 +38,9 @@ def airflow(night: SimpleNamespace, tmp_path: Path) -> Iterator[Server]:
         yield server
 
 
-@pytest.fixture
-def tab(airflow: Server) -> Iterator[Page]:
-    """Airflow's page of a person who is logged in, in Berlin."""
+@contextlib.contextmanager
+def logged_in(airflow: Server) -> Iterator[Page]:
+    """Give Airflow's page of a person who is logged in, in Berlin."""
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(
             executable_path="/usr/bin/chromium", args=list(ARGUMENTS)
@@ -55,6 +55,12 @@ def tab(airflow: Server) -> Iterator[Page]:
         tab.goto(f"{airflow.snapshot}/sluice/overview")
         yield tab
         browser.close()
+
+
+@pytest.fixture
+def tab(airflow: Server) -> Iterator[Page]:
+    with logged_in(airflow) as tab:
+        yield tab
 
 
 class Hands:
