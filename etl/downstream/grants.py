@@ -29,7 +29,7 @@ On the checkpoint's the first four of them, and CREATE unless it is there.
 """
 PROCESS_RIGHT = "PROCESS"
 """A right on ``*.*``: it shows which table is which after names were swapped. Not in TiDB."""
-_CHECKPOINT_RIGHTS = ("SELECT", "INSERT", "UPDATE")
+_CHECKPOINT_RIGHTS = TABLE_RIGHTS[:4]
 _GRANT = re.compile(
     r"GRANT (?P<rights>.+?) ON (?:TABLE"
     r" )?(?P<place>\*\.\*|(?:`(?:[^`]|``)*`|'[^']*'|\"[^\"]*\"|[\w%$]+)\.\*) TO ",

@@ -200,6 +200,10 @@ def test_rights_that_are_missing_are_named_and_enough_of_them_suffice(
         cursor.execute(f"GRANT {', '.join(TABLE_RIGHTS)} ON sluice_recycle.* TO narrow@'127.0.0.1'")
         cursor.execute("GRANT SELECT, INSERT, UPDATE ON tidb_binlog.* TO narrow@'127.0.0.1'")
         cursor.execute("GRANT PROCESS ON *.* TO narrow@'127.0.0.1'")
+    with pytest.raises(DownstreamError, match=r"lacks rights: DELETE on tidb_binlog\."):
+        opened(mariadb, user="narrow")  # a copy would fail when it removes its list of chunks
+    with mariadb.connect() as connection, connection.cursor() as cursor:
+        cursor.execute("GRANT DELETE ON tidb_binlog.* TO narrow@'127.0.0.1'")
     opened(mariadb, user="narrow").close()
 
 
