@@ -90,10 +90,17 @@ class Terminal:
         os.close(slave)
         self._until("night> ")
 
-    def type(self, line):
-        """Return what the command said, and its exit code."""
+    def type(self, line, *answers):
+        """Return what the command said, and its exit code.
+
+        `answers`: a prompt of the command each, and what is typed then.
+        """
         os.write(self._master, f"{line}; echo code=$?\n".encode())
-        said = self._until("night> ")
+        said = ""
+        for prompt, answer in answers:
+            said += self._until(f"{prompt}: ")
+            os.write(self._master, f"{answer}\n".encode())
+        said += self._until("night> ")
         code = re.findall(r"code=(\d+)", said)[-1]
         return said, int(code)
 
