@@ -93,8 +93,8 @@ def landed(name: str, folder: Path) -> Recorded:
     return Recorded(name, relay, tables)
 
 
-def sent(recorded: Recorded, format_name: str, folder: Path, **more: Any) -> Sent:
-    """Send a recording in a format, with further settings of `[kafka]`."""
+def new_topics(format_name: str, folder: Path, **more: Any) -> Kafka:
+    """Return the settings of topics for a format, with further settings of `[kafka]`."""
     prefix = f"c{secrets.token_hex(4)}"
     options = Kafka(
         brokers=REAL,
@@ -108,9 +108,14 @@ def sent(recorded: Recorded, format_name: str, folder: Path, **more: Any) -> Sen
         control_topic=f"{prefix}-control",
         registry_url=REGISTRY if "avro" in format_name else "",
     )
-    options = dataclasses.replace(options, **more)
+    return dataclasses.replace(options, **more)
+
+
+def sent(recorded: Recorded, format_name: str, folder: Path, **more: Any) -> Sent:
+    """Send a recording in a format, with further settings of `[kafka]`."""
+    options = new_topics(format_name, folder, **more)
     apply(settings_to(recorded.relay.url, options, max_rows=20_000))
-    topics, ends = {}, {}
+    prefix, topics, ends = options.topic.partition(".")[0], {}, {}
     for (topic, partition), messages in read_topics(options.brokers, f"{prefix}.").items():
         if messages:
             headers = dict(messages[0].headers() or ())

@@ -13,13 +13,16 @@ import pytest
 
 from sluice.tidb.schema import Column, Table
 from tests.etl.changes.messages.recorded_messages import SNAPSHOTS, elements_of, frozen, shown
-from tests.etl.downstream.sinks.kafka_topic import needs_broker
+from tests.etl.downstream.sinks.kafka_topic import needs_broker, read_topics
 from tests.etl.downstream.sinks.recorded_topics import (
     Declared,
     expected_rows,
     landed,
+    new_topics,
     sent,
 )
+from tests.etl.downstream.sinks.told_topics import apply, settings_to
+from tests.etl.downstream.sinks.truncated_tables import BEHIND, ITEMS, ORDERS, emptied_tables
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.relay_from_recording import RECORDINGS
 from tests.kafka_connect import running_connector
@@ -150,4 +153,42 @@ def test_the_sink_leaves_what_tidb_showed(
     for name in topics:
         rows = rows_of(connection, recorded.tables[name], reader)
         assert rows == expected.get(name, Counter()), name
+    connection.close()
+
+
+@pytest.mark.beyond_ci
+def test_the_sink_empties_a_table_at_op_t_between_its_rows(
+    server: MariaDBServer, tmp_path: Path
+) -> None:
+    story = emptied_tables(tmp_path)
+    options = new_topics(
+        "debezium-json",
+        tmp_path,
+        debezium_schema=True,
+        dispatch="table",
+        truncate_messages="with-rows",
+    )
+    apply(settings_to(story.url, options))
+    prefix = options.topic.partition("{")[0]
+    topics = {table.name: f"{prefix}d.{table.name}" for table in (ORDERS, ITEMS)}
+    ends = {
+        place: (messages[-1].offset() or 0) + 1
+        for place, messages in read_topics(options.brokers, *topics.values()).items()
+        if messages
+    }
+    assert len(ends) == len(topics)
+    connection = server.connect()
+    for name in topics:
+        created(connection, "d", f"CREATE TABLE {name} (id INT PRIMARY KEY, v INT)")
+    try:
+        with running_connector(
+            options.brokers, properties_of(server, "d", topics) | {"name": "truncations"}
+        ) as connector:
+            connector.wait_for(ends)
+    except NotAvailableError as error:
+        pytest.skip(str(error))
+    with connection.cursor() as cursor:
+        for name in topics:
+            cursor.execute(f"SELECT id, v FROM d.{name}")
+            assert Counter(cursor.fetchall()) == Counter((row["id"], row["v"]) for row in BEHIND)
     connection.close()
