@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from sluice.cli._progress import ReplayProgress
 from sluice.cli._stack import recording_option, signals_as_interrupt, stack_of
-from sluice.devstack.progress_view import Observer, QualityReport
-from sluice.devstack.recording import Recording
-from sluice.devstack.repository import recording_folder
-from sluice.devstack.run import run
-from sluice.devstack.run_summary import RunSummary
-from sluice.devstack.stack import DEFAULT_RECORDING
+
+if TYPE_CHECKING:
+    from sluice.devstack.progress_view import QualityReport
+    from sluice.devstack.run_summary import RunSummary
 
 
 @click.command("run")
@@ -38,6 +36,14 @@ def command(ctx: click.Context, directory: Path | None, speed: str, *, bootstrap
     middle of it. Then compare the downstream with the recording's snapshots, and stop everything.
     Exit code 0 only if there is no difference.
     """
+    # with Spark, for which `--help` doesn't wait
+    from sluice.cli._progress import ReplayProgress
+    from sluice.devstack.progress_view import Observer
+    from sluice.devstack.recording import Recording
+    from sluice.devstack.repository import recording_folder
+    from sluice.devstack.run import run
+    from sluice.devstack.stack import DEFAULT_RECORDING
+
     directory = (directory or recording_folder(DEFAULT_RECORDING)).absolute()
     recording = Recording(directory)
     end = recording.labels[-1].ts if recording.labels else 0
@@ -56,6 +62,7 @@ def command(ctx: click.Context, directory: Path | None, speed: str, *, bootstrap
 
 def _look_at_quality(config: Path) -> QualityReport:
     """Propose suites for all downstream tables and for replication itself, and run them."""
+    from sluice.devstack.progress_view import QualityReport
     from sluice.etl import load_settings
     from sluice.expectations.run import QualityRequest, run_quality
     from sluice.expectations.suite_files import propose_suites

@@ -90,6 +90,12 @@ def test_status_imports_only_what_it_shows(env, tmp_path):
     assert len(own) <= 190, sorted(own)  # half of them with what plans and writes
 
 
+def test_help_of_the_demo_waits_for_no_spark(env, tmp_path):
+    imported = imported_by("run", "--help", env=env, cwd=tmp_path)
+    assert "sluice.cli.run" in imported
+    assert not {"grpc", "numpy", "pyarrow", "pyspark"} & imported
+
+
 def test_down_without_a_stack_is_no_error(sluice):
     done = sluice("down")
     assert (done.returncode, done.stdout) == (0, "nothing was running\n")
