@@ -43,7 +43,7 @@ def fetched() -> Path:
         pytest.skip(str(error))
 
 
-@pytest.mark.ci_cases("shop")
+@pytest.mark.ci_cases("shop-debezium-json", "types-avro")
 @pytest.mark.parametrize(
     ("recording", "format_name"),
     [
