@@ -38,10 +38,11 @@ log = logging.getLogger("sluice.apply")
 _IDLE_POLLS = 30
 """Factor by which applying waits longer for a job while no changes are waiting."""
 _LATENESS_FACTORS, _MAX_WAIT_FACTORS = 3, 16
-"""After this many late chunks the wait doubles each time, up to this factor.
+"""After this many late chunks of a job the wait doubles each time, up to this factor.
 
-So a job that reads slowly makes progress, too.
+So a job that reads slowly makes progress, too. What its last chunks needed is kept for the next.
 """
+_MOST_LATE = _LATENESS_FACTORS + _MAX_WAIT_FACTORS.bit_length() - 1
 _MAX_ATTEMPTS = 3
 """Attempts at a chunk that fails transiently; then replication continues without it."""
 
@@ -55,8 +56,9 @@ class AlignedChunkApplier:
         self._rules = rules
         self._wait_s = wait_ms / 1000
         self._attempts: tuple[int, int] = 0, 0
-        self._late_counts: Counter[tuple[str, int]] = Counter()
-        """Times that the rows of each (job, chunk number) were late."""
+        self._late_counts: Counter[str] = Counter()
+        """Times that chunks of each job were late, less those that needed less than half the wait.
+        """
 
     def apply(
         self,
@@ -112,25 +114,24 @@ class AlignedChunkApplier:
         should_continue: Callable[[], bool],
     ) -> Outcome | None:
         """Return the chunk's outcome, None if the run ends before there is one."""
-        began = time.monotonic()
-        chunk = aligned_chunk.job, aligned_chunk.number
-        wait_s = self._wait_s * min(
-            2 ** max(0, self._late_counts[chunk] - _LATENESS_FACTORS), _MAX_WAIT_FACTORS
-        )
+        began, waited = time.monotonic(), 0.0
+        late = self._late_counts[aligned_chunk.job]
+        wait_s = self._wait_s * min(2 ** max(0, late - _LATENESS_FACTORS), _MAX_WAIT_FACTORS)
         while (outcome := self._relay.aligned_chunks.outcome(aligned_chunk.at_ts)) is None:
             if not self._relay.aligned_chunks.exists(aligned_chunk.at_ts):
                 return REMOVED  # cancelled and removed between two polls
             now, since = time.monotonic(), waiting_since()
             waited = 0.0 if since is None else now - max(began, since)
             if waited > wait_s or now - began > wait_s * _IDLE_POLLS:
-                self._late_counts[chunk] += 1
+                self._late_counts[aligned_chunk.job] = min(late + 1, _MOST_LATE)
                 why = f"its rows were not there after {now - began:.1f} s at the checkpoint"
                 return self._relay.aligned_chunks.settle(
                     aligned_chunk.at_ts, ChunkCancelled(why, "apply")
                 )
             if not should_continue():
                 return None
-        self._late_counts.pop(chunk, None)
+        if late and waited < wait_s / 2:
+            self._late_counts[aligned_chunk.job] = late - 1
         return outcome
 
     def _write(

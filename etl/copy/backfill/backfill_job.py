@@ -11,6 +11,7 @@ import contextlib
 import logging
 import time
 from collections import Counter, deque
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from typing import Any
@@ -72,7 +73,8 @@ class _ActiveChunk:
     table: Table
     read: ReadResult | None = None
     failure: str = ""
-    too_large: bool = False
+    shrink: Callable[[], None] | None = None
+    """Makes the next chunks smaller."""
 
 
 class BackfillJob:
@@ -303,18 +305,16 @@ class BackfillJob:
         )
         if not found.complete:
             self._scheduler.give_up(made, f"it has more than {most} bytes")
-            hand.failure, hand.too_large = f"the chunk has more than {most >> 20} MiB", True
+            hand.failure = f"the chunk has more than {most >> 20} MiB"
+            hand.shrink = self._size.was_large
             self._remove_files(found)
             return
         hand.read = found
         ready = ChunkReady(table.to_json(), made.at_ts, found.loads, masks_of(narrowed))
         outcome = self._scheduler.settle(made, ready)
         if not isinstance(outcome, ChunkReady):
-            hand.read, hand.failure, hand.too_large = (
-                None,
-                f"applying went on without it: {outcome.why}",
-                True,
-            )
+            hand.read, hand.failure = None, f"applying went on without it: {outcome.why}"
+            hand.shrink = self._size.was_late
             self._remove_files(found)
 
     def _after_read(self, hand: _ActiveChunk) -> None:
@@ -324,12 +324,14 @@ class BackfillJob:
             return
         self._active.remove(hand)
         self._scheduler.remove(hand.made)
-        self._retry(hand.chunk, hand.failure, too_large=hand.too_large)
+        self._retry(hand.chunk, hand.failure, hand.shrink)
 
-    def _retry(self, chunk: BackfillChunk, why: str, *, too_large: bool) -> None:
+    def _retry(
+        self, chunk: BackfillChunk, why: str, shrink: Callable[[], None] | None = None
+    ) -> None:
         log.info("chunk %d of %s again: %s", chunk.number, self._plan.tables[chunk.table].name, why)
-        if too_large:
-            self._size.shrink()
+        if shrink is not None:
+            shrink()
         self._attempts[chunk.number] += 1
         if self._attempts[chunk.number] >= _MAX_ATTEMPTS:
             raise BackfillError(
@@ -353,13 +355,13 @@ class BackfillJob:
         self._scheduler.remove(hand.made)
         self._remove_files(hand.read)
         if found is None:
-            self._retry(hand.chunk, "the checkpoint passed it", too_large=True)
+            self._retry(hand.chunk, "the checkpoint passed it", self._size.was_late)
         elif found.declined:
             if not found.is_passing:
                 raise BackfillError(
                     found.declined, hint="remove that cause, then `sluice jobs resume` continues"
                 )
-            self._retry(hand.chunk, found.declined, too_large=False)
+            self._retry(hand.chunk, found.declined)
 
     def _note(self, chunk: BackfillChunk, read: ReadResult, found: Any) -> None:
         plan, state = self._plan.tables[chunk.table], self._progress_state.tables[chunk.table]

@@ -16,7 +16,7 @@ The start of a job and the commit of a transaction come on top.
 """
 _INITIAL_ROWS = 1_000
 _MIN_ROWS = 100
-"""Smaller chunks are hardly faster. Only one that was given up is made smaller still."""
+"""Smaller chunks are hardly faster. Only too many bytes in one make the next smaller still."""
 _MAX_ROWS = 50_000
 _MAX_GROWTH_FACTOR = 2.0
 _MIN_SHRINK_FACTOR = 0.25
@@ -44,8 +44,16 @@ class AdaptiveChunkSize:
         elif rows >= self.rows:
             self._set_rows(rows * min(factor, _MAX_GROWTH_FACTOR))
 
-    def shrink(self) -> None:
-        """Shrink after a chunk was given up because it took too long."""
+    def was_late(self) -> None:
+        """Shrink after a chunk was given up because its rows came too late.
+
+        What delays a small chunk is not its size, and one of a few rows takes as long as one of
+        `_MIN_ROWS`: a busy server would be asked for thousands of them.
+        """
+        self._set_rows(max(self.rows * _MIN_SHRINK_FACTOR, min(_MIN_ROWS, self.rows)))
+
+    def was_large(self) -> None:
+        """Shrink after a chunk was given up because it had too many bytes."""
         self._set_rows(self.rows * _MIN_SHRINK_FACTOR)
 
     def _set_rows(self, rows: float) -> None:

@@ -8,15 +8,28 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import pytest
 
 from sluice.etl.apply import ApplySummary, run_apply
+from sluice.etl.apply._aligned_chunks import AlignedChunkApplier
+from sluice.etl.changes.rules import ReplicationRules
 from sluice.etl.downstream import ChunkResult
+from sluice.etl.downstream.sinks import AcceptsChunks
 from sluice.etl.settings import Downstream, File
 from sluice.etl.settings.rules import parse_filter, parse_routes
-from sluice.relay import ChunkCancelled, ChunkReady, Control, RelayLog, TableRepair, WindowRecord
+from sluice.relay import (
+    AlignedChunk,
+    ChunkCancelled,
+    ChunkReady,
+    Control,
+    RelayLog,
+    TableRepair,
+    WindowRecord,
+)
 from sluice.tidb.ddl_job import DdlEffect, DdlJob
 from tests.etl.apply.test_apply_random import checkpoint, fresh, rows_of, settings_for
 from tests.etl.chunk_model import Cut, Told, appoint, deliver, make_ready
@@ -438,3 +451,52 @@ def test_a_folder_takes_no_rows_and_says_so(scene: Scene, tmp_path: Path) -> Non
     run_apply(settings, until_ts=scene.last, run_seconds=240, prepare=local_preparer(settings))
     outcome = scene.relay.aligned_chunks.outcome(scene.middle)
     assert isinstance(outcome, ChunkCancelled) and "no database" in outcome.why
+
+
+class _SlowJob:
+    """A relay log's aligned chunks whose rows come so long after applying has come to them."""
+
+    def __init__(self, needs_s: float) -> None:
+        self.needs_s = needs_s
+        self.now_s = self.began_s = 0.0
+        self.late: list[int] = []
+
+    def outcome(self, at_ts: int) -> ChunkReady | None:
+        return ChunkReady({}, at_ts) if self.now_s - self.began_s >= self.needs_s else None
+
+    def exists(self, at_ts: int) -> bool:
+        return True
+
+    def settle(self, at_ts: int, outcome: ChunkCancelled) -> ChunkCancelled:
+        self.late.append(at_ts)
+        return outcome
+
+    def pass_time(self) -> bool:
+        self.now_s += 0.1
+        return True
+
+    def apply(self, applier: AlignedChunkApplier, number: int) -> None:
+        self.began_s = self.now_s
+        chunk = AlignedChunk(number, "backfill-1", number, 7, "shop", "orders")
+        sink = mock.create_autospec(AcceptsChunks, instance=True)
+        sink.why_not.return_value, sink.find_result.return_value = "", ChunkResult()
+        began_s = self.began_s
+        applier.apply(chunk, sink, lambda: began_s, self.pass_time, lambda step: None)
+
+
+def test_what_the_last_chunks_of_a_job_needed_is_waited_for_the_next_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    job = _SlowJob(1.5)
+    relay: Any = SimpleNamespace(aligned_chunks=job)
+    applier = AlignedChunkApplier(relay, ReplicationRules(), wait_ms=1000)
+    monkeypatch.setattr("sluice.etl.apply._aligned_chunks.time.monotonic", lambda: job.now_s)
+    for number in range(1, 30):
+        job.apply(applier, number)
+    assert job.late == [1, 2, 3, 4]
+    job.needs_s = 0.3
+    for number in range(30, 40):
+        job.apply(applier, number)
+    job.needs_s = 1.5
+    job.apply(applier, 40)
+    assert job.late == [1, 2, 3, 4, 40]  # quick ones shortened the wait again

@@ -119,13 +119,18 @@ def test_chunks_follow_the_time_that_they_take() -> None:
         size.took(size.rows, 10_000)
     assert size.rows == 100
     for _ in range(20):
-        size.shrink()
+        size.was_late()
+    assert size.rows == 100  # fewer rows are no quicker
+    for _ in range(20):
+        size.was_large()
+    assert size.rows == 1
+    size.was_late()
     assert size.rows == 1
 
 
 def test_chunks_grow_again_though_a_condition_takes_none_of_their_rows() -> None:
     size = AdaptiveChunkSize(100)
-    size.shrink()
+    size.was_large()
     size.took(0, 5, is_selected=True)
     assert size.rows == 50
     for _ in range(20):
