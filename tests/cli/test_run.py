@@ -59,7 +59,7 @@ def number(text):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 def test_run_copies_replicates_repairs_compares_restores_and_leaves_nothing_running(tmp_path):
     recording = small_shop(tmp_path / "shop", {"a_loaded", "b_mid"})
     output, summary = finished(
@@ -90,6 +90,7 @@ def test_run_copies_replicates_repairs_compares_restores_and_leaves_nothing_runn
 
 
 @pytest.mark.slow
+@pytest.mark.beyond_ci
 @pytest.mark.timeout(600)
 def test_a_run_with_a_pump_that_captures_replicates_all_ddl_of_a_recording(tmp_path, monkeypatch):
     monkeypatch.setenv("SLUICE_CAPTURE", "1")

@@ -18,6 +18,7 @@ from tests.etl.snapshots import differences
 
 
 @pytest.mark.slow
+@pytest.mark.ci_cases("types", "shop")
 @pytest.mark.parametrize(
     "recording",
     ["types", *(pytest.param(name, marks=pytest.mark.slow) for name in ("ddl", "shop", "edges"))],

@@ -26,7 +26,7 @@ from sluice.etl.spark.worker_tuning import TEXTS
 from tests.devstack.cluster_harness import wait_for
 from tests.etl.spark.test_standing_worker import work
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.slow, pytest.mark.beyond_ci, pytest.mark.timeout(1200)]
 _BY_NEED = {
     "spark.dynamicAllocation.enabled": "true",
     "spark.dynamicAllocation.initialExecutors": "2",

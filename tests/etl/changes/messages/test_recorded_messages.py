@@ -104,7 +104,7 @@ def test_timestamps_are_in_the_zone_of_the_settings(name: str, whole: RelayLog) 
     moments: dict[str, list[datetime.datetime]] = {}
     for zone in ("UTC", "+08:00"):
         reader = new_reader()
-        messages = messages_of(whole, replace(options, time_zone=zone))
+        messages = messages_of(whole, replace(options, time_zone=zone, with_checksum=False))
         moments[zone] = [
             datetime.datetime.fromisoformat(value[:19])
             for change in map(reader.read, messages)

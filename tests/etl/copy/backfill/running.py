@@ -33,11 +33,12 @@ from sluice.etl.copy.tidb_session import TidbAddress, TidbSession
 from sluice.etl.landing import run_land
 from sluice.etl.settings import Relay, Settings, Spark, Upstream, Window
 from sluice.relay import RelayLog
-from sluice.relay.jobs import Jobs, Runner
+from sluice.relay.jobs import CANCEL, Jobs, Runner
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.preparing import local_preparer
 
 DATABASE = "sluice_load"
+_SETTLE_TIMEOUT_S = 120
 CHECKPOINT = "SELECT JSON_VALUE(checkPoint, '$.commitTS') FROM tidb_binlog.checkpoint"
 
 
@@ -201,7 +202,13 @@ class Pipeline:
         for job in Jobs(relay.storage).unfinished():
             cancel_backfill(self.settings, job.id, Runner("test"))
         self.traffic(updates=0)
-        self.backfill(f"{DATABASE}.*")
+        job = create_backfill(self.settings, BackfillRequest((f"{DATABASE}.*",)), "test")
+        limit = threading.Timer(_SETTLE_TIMEOUT_S, job.order, (CANCEL, "test"))
+        limit.start()
+        try:
+            run_backfill(self.settings, job.id, Runner("test"), read=self.read)
+        finally:
+            limit.cancel()
         self.caught_up()
 
 
