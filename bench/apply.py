@@ -76,7 +76,7 @@ class ApplyResult:
 
 
 def rule_settings(rule: str, folder: Path) -> str:
-    """Return the settings of one of RULES; the key of masks is made anew in `folder`."""
+    """Return the settings of one of RULES; a new key of masks is written to `folder`."""
     if rule == "rows":
         return f"\n[[filter.rows]]\ntables = ['*.*']\nwhere = \"k >= 0 AND {MASKED} <> ''\"\n"
     folder.mkdir(parents=True, exist_ok=True)

@@ -43,6 +43,7 @@ _LATENESS_FACTORS, _MAX_WAIT_FACTORS = 3, 16
 So a job that reads slowly makes progress, too. What its last chunks needed is kept for the next.
 """
 _MOST_LATE = _LATENESS_FACTORS + _MAX_WAIT_FACTORS.bit_length() - 1
+"""More late chunks of a job are not counted: the wait has its largest factor."""
 _MAX_ATTEMPTS = 3
 """Attempts at a chunk that fails transiently; then replication continues without it."""
 
@@ -116,7 +117,7 @@ class AlignedChunkApplier:
         """Return the chunk's outcome, None if the run ends before there is one."""
         began, waited = time.monotonic(), 0.0
         late = self._late_counts[aligned_chunk.job]
-        wait_s = self._wait_s * min(2 ** max(0, late - _LATENESS_FACTORS), _MAX_WAIT_FACTORS)
+        wait_s = self._wait_s * 2 ** max(0, late - _LATENESS_FACTORS)
         while (outcome := self._relay.aligned_chunks.outcome(aligned_chunk.at_ts)) is None:
             if not self._relay.aligned_chunks.exists(aligned_chunk.at_ts):
                 return REMOVED  # cancelled and removed between two polls
