@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from datetime import UTC, datetime
+from decimal import ROUND_HALF_UP, Decimal
 from typing import Any
 
 import numpy as np
@@ -43,9 +44,35 @@ def _concat_ws(separator: Any, *parts: Any) -> bytes | None:
     return _joined_text(separator).join(_joined_text(part) for part in parts if part is not None)
 
 
+def _part(value: Any, start: int, count: int) -> str | bytes:
+    """Return some characters of a text, from the `start`th (0 is the first) on."""
+    if isinstance(value, bytes):
+        text = value.decode("utf-8", "surrogateescape")
+        return text[start : start + count].encode("utf-8", "surrogateescape")
+    return _text(value)[start : start + count]
+
+
 def _left(value: Any, count: Any) -> str | bytes:
-    text = value if isinstance(value, bytes) else _text(value)
-    return text[: max(int(as_number(count)), 0)]
+    return _part(value, 0, max(int(as_number(count)), 0))
+
+
+def _right(value: Any, count: Any) -> str | bytes:
+    wanted = min(max(int(as_number(count)), 0), len(_text(value)))
+    return _part(value, len(_text(value)) - wanted, wanted)
+
+
+def _substring(value: Any, position: Any, *count: Any) -> str | bytes:
+    size, start = len(_text(value)), int(as_number(position))
+    start = start - 1 if start > 0 else size + start if start else size
+    wanted = int(as_number(count[0])) if count else size
+    return _part(value, start, max(wanted, 0)) if start >= 0 else ""
+
+
+def _decimal(value: Any, precision: Any, scale: Any = 0) -> Decimal:
+    """Round half away from zero; a number that is too large is not known here."""
+    found = Decimal(as_number(value)).quantize(Decimal(1).scaleb(-int(scale)), ROUND_HALF_UP)
+    assert found.adjusted() < int(precision) - int(scale) or not found, (value, precision, scale)
+    return found
 
 
 def _conv(value: Any, base: Any, to_base: Any) -> str:
@@ -77,6 +104,9 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "CONCAT": _strict(lambda *parts: "".join(map(_text, parts))),
     "CONCAT_WS": _concat_ws,
     "LEFT": _strict(_left),
+    "RIGHT": _strict(_right),
+    "SUBSTRING": _strict(_substring),
+    "RTRIM": _strict(lambda v: v.rstrip(b" ") if isinstance(v, bytes) else _text(v).rstrip(" ")),
     "CONV": _strict(_conv),
     "SHA2": _strict(_sha2),
     "CONVERT_UTF8MB4": _strict(_text),
@@ -86,6 +116,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "LENGTH": _strict(lambda v: len(v) if isinstance(v, bytes) else len(_text(v).encode())),
     "YEAR": _strict(lambda v: int(_text(v)[:4])),
     "MONTH": _strict(lambda v: int(_text(v)[5:7])),
+    "DAY": _strict(lambda v: int(_text(v)[8:10])),
     "HOUR": _strict(lambda v: int(_text(v).split(" ")[-1].split(":")[0])),
     "DATE": _strict(lambda v: _text(v)[:10]),
     "TO_DAYS": _strict(
@@ -98,6 +129,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "TIDB_PARSE_TSO": _strict(_parse_tso),
     "CAST_CHAR": _strict(_text),
     "CAST_BINARY": _strict(lambda v: v if isinstance(v, bytes) else _text(v).encode()),
-    "CAST_SIGNED": _strict(lambda v: int(as_number(v))),
+    "CAST_DECIMAL": _strict(_decimal),
+    "CAST_SIGNED": _strict(lambda v: int(_decimal(v, 20))),
     "CAST_UNSIGNED": _strict(lambda v: int(as_number(v)) & (1 << 64) - 1),
 }

@@ -257,9 +257,13 @@ class Parser:
                 inner = self.expression()
                 self.expect("AS")
                 target = self.name().upper()
+                sizes = []
+                if self.accept("("):
+                    sizes = self.list()
+                    self.expect(")")
                 while not self.accept(")"):
                     self.take()
-                return ("call", f"CAST_{target}", [inner])
+                return ("call", f"CAST_{target}", [inner, *sizes])
             if upper == "CONVERT" and self.accept("("):
                 inner = self.expression()
                 self.expect("USING")
