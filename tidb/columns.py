@@ -62,7 +62,8 @@ class Column:
     of times. `origin_default` is the value of rows written before the column existed (bytes for
     BIT). `upstream_name` is set in tables as rules shape them, for a column that has another name
     downstream, or none there (then it isn't public). `mask` is set there, too: how its values are
-    masked, as `sluice.etl.changes.masks` writes it.
+    masked, as `sluice.etl.changes.masks` writes it; and `computed`, of a generated column that a
+    rule adds downstream alone: SQL by which the upstream computes its value.
     """
 
     id: int
@@ -87,6 +88,7 @@ class Column:
     changing: bool = False
     upstream_name: str = ""
     mask: str = ""
+    computed: str = ""
 
     @classmethod
     def from_tidb(cls, info: Mapping[str, Any]) -> "Column":

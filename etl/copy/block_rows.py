@@ -23,12 +23,12 @@ def select_statement(
 
     A FLOAT is printed with six digits where it is large or small; as a DOUBLE it has all, its
     zero's sign among them. `rounds`: the server makes a neighbour of what comes to a FLOAT(M,D),
-    which the D decimals that it prints hide.
+    which the D decimals that it prints hide. A column that is `computed` is read as that.
     """
     names = [
         f"{quote_name(c.name)}*1e0"
         if c.kind == "float" and not (rounds and is_rounded(c))
-        else quote_name(c.name)
+        else c.computed or quote_name(c.name)
         for c in columns
     ]
     return f"SELECT {', '.join(names) or '1'} FROM {table} WHERE {condition}"

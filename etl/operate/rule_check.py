@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from sluice.errors import RequestError
-from sluice.etl.changes.conditions import ImagePair
+from sluice.etl.changes.conditions import ImagePair, parse_value, value_columns
 from sluice.etl.changes.masks import Mask
 from sluice.etl.changes.rules import (
     ROW_EVENTS,
@@ -21,8 +21,10 @@ from sluice.etl.changes.rules import (
     RowRule,
     RowRuleError,
     RowSelection,
+    added_columns,
     left_out_columns,
 )
+from sluice.etl.downstream.ddl import column_type
 from sluice.etl.settings import Kafka, Settings
 from sluice.etl.settings.sinks import NONE
 from sluice.relay import DELETE, INSERT, UPDATE
@@ -101,7 +103,8 @@ def _unknown_columns(rule: ColumnRule, tables: Sequence[Table]) -> Iterator[str]
     own = [table for table in tables if rule.matches(table.schema_name, table.name)]
     known = {folded(column.name) for table in own for column in table.columns if column.public}
     others = (name for name, _ in (*rule.rename, *rule.masks))
-    for name in (*rule.leave_out, *rule.keep, *others) if own else ():
+    read = {one.name for _, made in rule.added for one in value_columns(parse_value(made.value))}
+    for name in (*rule.leave_out, *rule.keep, *others, *sorted(read)) if own else ():
         if folded(name) not in known:
             yield f"{rule.text} names {name}, a column that none of its tables has"
 
@@ -128,7 +131,8 @@ def _check_table(settings: Settings, table: Table, found: RuleCheck) -> None:
     left = left_out_columns(filters.column_rules(*names), table)
     if shaped is not table and target.is_merged:
         found.problems.append(
-            f"{table.full_name}: columns of a merged table can't be left out, masked or renamed"
+            f"{table.full_name}: columns of a merged table can't be left out, masked, renamed or"
+            " added"
         )
     for row_rule in () if selection is None else selection.rules:
         what = "rows" if row_rule.is_of_rows else "changes"
@@ -137,11 +141,26 @@ def _check_table(settings: Settings, table: Table, found: RuleCheck) -> None:
         found.lines.append(f"  in SQL: {selection.sql()}")
         if not selection.is_of_rows:
             found.lines.append("  not compared, and not copied again: it depends on the past")
-    for column, now in zip(table.columns, shaped.columns, strict=True):
+    added = shaped.columns[len(table.columns) :]
+    for column, now in zip(
+        table.columns, shaped.columns, strict=False
+    ):  # the added ones are behind
         if column.public and not column.hidden:
             rule = left.get(column.name)
             fate = _fate(now, used.get(now)) if rule is None else f"left out by {rule.text}"
             found.lines.append(f"  {column.name}: {fate}")
+    adding = added_columns(filters.column_rules(*names), table)
+    for column in added:
+        by = adding[column.name][1].text
+        found.lines.append(f"  {column.name}: added by {by}, as {_definition(column)}")
+
+
+def _definition(column: Column) -> str:
+    """Return the definition of an added column, as ALTER TABLE takes it behind the name."""
+    words = [column_type(column)]
+    if column.kind == "text":
+        words.append(f"CHARACTER SET {column.charset} COLLATE {column.collate}")
+    return f"{' '.join(words)} GENERATED ALWAYS AS ({column.generated}) STORED"
 
 
 def _fate(column: Column, rule: str | None) -> str:

@@ -31,7 +31,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from sluice.etl.changes.conditions import ConditionError, parse_condition
@@ -42,6 +42,7 @@ from sluice.etl.changes.rules import (
     OWN_SCHEMAS,
     ROW_EVENTS,
     ColumnRule,
+    ComputedColumn,
     EventRule,
     Filter,
     NameRule,
@@ -74,7 +75,7 @@ FILTER_KEYS = (
 _EVENTS = (*ROW_EVENTS, *DDL_EVENTS, *GROUP_EVENTS)
 _ROUTE_KEYS = ("schema-pattern", "table-pattern", "target-schema", "target-table")
 _ROW_RULE_KEYS = ("tables", "where", "operations")
-_COLUMN_RULE_KEYS = ("tables", "leave-out", "keep", "rename", "mask")
+_COLUMN_RULE_KEYS = ("tables", "leave-out", "keep", "rename", "mask", "add")
 _MAX_NAME_CHARS = 64
 
 
@@ -275,12 +276,14 @@ def _column_rules(raw: Mapping[str, Any], section: MaskSection) -> tuple[ColumnR
         )
         renamed = _renamed_columns(f"{where} rename", rule.get("rename", {}))
         masks = parse_masks(f"{where} mask", rule.get("mask", {}), section)
+        added = _added_columns(f"{where} add", rule.get("add", {}))
         if not tables:
             raise RuleError(f'{where}: tables = ["schema.table", …] is missing')
-        if (left_out and kept) or not (left_out or kept or renamed or masks):
+        if (left_out and kept) or not (left_out or kept or renamed or masks or added):
             raise RuleError(
                 f'{where}: either leave-out = ["column", …] or keep = [...] is needed, or rename ='
-                ' { column = "new name" }, or mask = { column = "hash" }'
+                ' { column = "new name" }, or mask = { column = "hash" }, or add = { column ='
+                ' "expression" }'
             )
         parts = [
             *([f"leave-out {', '.join(left_out)}"] if left_out else []),
@@ -291,9 +294,10 @@ def _column_rules(raw: Mapping[str, Any], section: MaskSection) -> tuple[ColumnR
                 else []
             ),
             *([f"mask {', '.join(name for name, _ in masks)}"] if masks else []),
+            *([f"add {', '.join(name for name, _ in added)}"] if added else []),
         ]
         text = f"{where} ({'; '.join(parts)[:200]})"
-        made = ColumnRule(tables, left_out, kept, text, renamed, masks)
+        made = ColumnRule(tables, left_out, kept, text, renamed, masks, added)
         for what, names in (("renames", renamed), ("masks", masks)):
             for name, _ in names:
                 if made.leaves_out(name):
@@ -306,16 +310,51 @@ def _renamed_columns(where: str, raw: Any) -> tuple[tuple[str, str], ...]:
     if not isinstance(raw, Mapping) or not all(isinstance(name, str) for name in raw.values()):
         raise RuleError(f'{where} = {raw!r}: {{ column = "new name" }} expected')
     for names in (raw.keys(), raw.values()):
-        for name, count in Counter(map(folded, names)).items():
-            if count > 1:
-                raise RuleError(f"{where}: {name} is there twice")
+        _check_unique(where, names)
     for name in raw.values():
-        is_wide = any(not 0 < ord(sign) <= 0xFFFF for sign in name)
-        if is_wide or not 0 < len(name) <= _MAX_NAME_CHARS or name != name.rstrip():
-            raise RuleError(f"{where}: no server takes {name!r} for a column's name")
-        if folded(name) == ROWID_NAME:
-            raise RuleError(f"{where}: {name} is the name of TiDB's hidden row id")
+        _check_column_name(where, name)
     return tuple(raw.items())
+
+
+def _added_columns(where: str, raw: Any) -> tuple[tuple[str, ComputedColumn], ...]:
+    if not isinstance(raw, Mapping):
+        raise RuleError(f'{where} = {raw!r}: {{ column = "expression" }} expected')
+    _check_unique(where, raw)
+    return tuple(
+        (name, _added_column(f"{where} {name}", name, given)) for name, given in raw.items()
+    )
+
+
+def _added_column(where: str, name: str, given: Any) -> ComputedColumn:
+    _check_column_name(where, name)
+    parts = given if isinstance(given, Mapping) else {"value": given}
+    if not {"value"} <= parts.keys() <= {"value", "type"} or not all(
+        isinstance(part, str) and part for part in parts.values()
+    ):
+        raise RuleError(
+            f'{where} = {given!r}: "expression" or {{ value = "expression", type ='
+            ' "VARCHAR(200)" } expected'
+        )
+    made = ComputedColumn(**parts)
+    try:
+        made.check()
+    except ConditionError as error:
+        raise RuleError(f"{where}: {error}") from None
+    return made
+
+
+def _check_unique(where: str, names: Iterable[str]) -> None:
+    for name, count in Counter(map(folded, names)).items():
+        if count > 1:
+            raise RuleError(f"{where}: {name} is there twice")
+
+
+def _check_column_name(where: str, name: str) -> None:
+    is_wide = any(not 0 < ord(sign) <= 0xFFFF for sign in name)
+    if is_wide or not 0 < len(name) <= _MAX_NAME_CHARS or name != name.rstrip():
+        raise RuleError(f"{where}: no server takes {name!r} for a column's name")
+    if folded(name) == ROWID_NAME:
+        raise RuleError(f"{where}: {name} is the name of TiDB's hidden row id")
 
 
 def _check_keys(where: str, rule: Mapping[str, Any], known: Sequence[str]) -> None:

@@ -195,13 +195,14 @@ def _rules(name: str, document: Mapping[str, object], downstream: Downstream) ->
 
 
 def refuse_renames(name: str, settings: Settings) -> None:
-    """Raise SettingsError for a rule that renames or masks columns of files or topics."""
+    """Raise SettingsError for a rule that renames, masks or adds columns of files or topics."""
     kind = settings.downstream.type
     for rule in settings.filters.columns if kind != "mysql" else ():
-        if rule.rename or rule.masks:
+        verb = "renamed" if rule.rename else "masked" if rule.masks else "added"
+        if rule.rename or rule.masks or rule.added:
             raise SettingsError(
-                f"{name}: {rule.text}: columns can be {'renamed' if rule.rename else 'masked'} in"
-                f" databases alone, and [downstream] type is {kind}"
+                f"{name}: {rule.text}: columns can be {verb} in databases alone, and [downstream]"
+                f" type is {kind}"
             )
 
 

@@ -65,13 +65,19 @@ class ServerColumn:
     """A column as one server has it.
 
     `charset`: its character set there, "" for bytes and all that isn't text. `documents`: JSON has
-    a type of its own there.
+    a type of its own there. `column.computed`: SQL that is computed in its place, where it isn't
+    there.
     """
 
     column: Column
     charset: str = ""
     nullable: bool = True
     documents: bool = False
+
+    @property
+    def sql(self) -> str:
+        """Return the column, or the expression that the server computes in its place."""
+        return self.column.computed or quote_name(self.column.name)
 
 
 def checksum_columns(columns: Sequence[ServerColumn]) -> str:
@@ -89,7 +95,7 @@ def checksum_columns(columns: Sequence[ServerColumn]) -> str:
             # Beyond max_allowed_packet a server's functions return NULL, which is neither that nor
             # the value.
             values.append(f"IFNULL(SHA2({value},256),'?')")
-            lengths.append(f"{quote_name(one.column.name)} IS NULL")
+            lengths.append(f"{one.sql} IS NULL")
         else:
             values.append(f"IFNULL({value},'')" if one.nullable else value)
             lengths.append(_or_null(one, f"LENGTH({value})"))
@@ -107,7 +113,7 @@ def _is_long(one: ServerColumn) -> bool:
 
 def _spelling(one: ServerColumn) -> str:
     """Return SQL for the value as text without a comma, or as bytes."""
-    name, kind = quote_name(one.column.name), one.column.kind
+    name, kind = one.sql, one.column.kind
     if kind in ("year", "bit") or (kind in ("int", "decimal") and one.column.flag & FLAG_ZEROFILL):
         return f"{name}+0"
     if kind in ("float", "double"):

@@ -93,7 +93,10 @@ class LiveRows:
 
     @property
     def tables(self) -> Mapping[int, Table]:
-        return {table_id: place.table for table_id, place in self._places.items()}
+        return {
+            table_id: _with_added(place.table, computes=True)
+            for table_id, place in self._places.items()
+        }
 
     def key_behind(
         self, table: Table, key: list[KeyColumn], within: tuple[Low, Low], rows: int
@@ -118,13 +121,31 @@ class LiveRows:
                 for source in sources
             ),
         )
-        theirs = as_table(table, self._snapshot.rows_where(0, self._places[table.id], where))
+        place = self._places[table.id]
+        held = replace(place, table=_with_added(place.table, computes=False))
+        theirs = as_table(table, self._snapshot.rows_where(0, held, where))
         return LiveComparison(ours.num_rows, ours.nbytes, diff_rows(table, ours, theirs))
 
     def _selected(self, table_id: int) -> str:
         """Return the SQL condition of a table's rows that are downstream."""
         selection = self._filters.row_selection(self.own[table_id])
         return "TRUE" if selection is None else selection.sql()
+
+
+def _with_added(table: Table, *, computes: bool) -> Table:
+    """Return the table with the columns that rules add as plain ones, to be compared.
+
+    `computes`: the server computes them, as it doesn't have them.
+    """
+    if not any(column.computed for column in table.columns):
+        return table
+    columns = (
+        replace(column, generated="", computed=column.computed if computes else "")
+        if column.computed
+        else column
+        for column in table.columns
+    )
+    return replace(table, columns=tuple(columns))
 
 
 @contextmanager

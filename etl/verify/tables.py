@@ -74,6 +74,9 @@ def compared_tables(
             ]
         elif why := group.unlike():
             left += [ExcludedTable(table.full_name, why) for table in group.tables]
+        elif lacking := _lacking_added(first.table, there):
+            why = f"{first.full_name} has no column {lacking}, which [[filter.columns]] adds"
+            left += [ExcludedTable(table.full_name, why, is_fault=True) for table in group.tables]
         else:
             try:
                 found.append(_compared_table(group, there, session, settings.filters))
@@ -134,6 +137,12 @@ def _groups(
     ], left
 
 
+def _lacking_added(table: Table, there: DownstreamTableInfo) -> str:
+    """Return the names of the columns that rules add and the downstream lacks."""
+    added = (column.name for column in table.columns if column.computed)
+    return ", ".join(name for name in added if folded(name) not in there.columns)
+
+
 def _compared_table(
     group: MergedTable, there: DownstreamTableInfo, session: MySQLSession, filters: Filter
 ) -> ComparedTable:
@@ -161,9 +170,11 @@ def _compared_table(
         notes.append(
             f"compared together with {names}, as all of them are merged into {place.full_name}"
         )
+    # The upstream computes columns that rules add, the downstream has them.
+    held = tuple(replace(column, computed="") for column in plain)
     return ComparedTable(
         table,
-        DownstreamTable(table, place.schema, place.name),
+        DownstreamTable(only_columns(place.table, held), place.schema, place.name),
         tuple(page_key(table)),
         identity_columns(table),
         tuple(
@@ -177,7 +188,7 @@ def _compared_table(
         ),
         tuple(
             ServerColumn(column, *there.columns[folded(column.name)], documents=documents)
-            for column in plain
+            for column in held
         ),
         _by_rows(plain, documents=documents and not session.dialect.is_tidb),
         there.bytes,

@@ -10,6 +10,7 @@ joined by AND, OR, NOT and parentheses, bound as MySQL binds them. There are no 
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -26,7 +27,7 @@ _TOKEN = re.compile(
     r"""|(?P<number>[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?(?![\w$]))"""
     r"""|(?P<quoted>`(?:[^`]|``)+`)"""
     r"""|(?P<word>[A-Za-z_$\x80-\U0010ffff][\w$\x80-\U0010ffff]*)"""
-    r"""|(?P<sign><=>|<=|>=|<>|!=|[=<>(),.])|(?P<end>\Z))"""
+    r"""|(?P<sign><=>|<=|>=|<>|!=|[=<>(),.+*-])|(?P<end>\Z))"""
 )
 _COMPARATORS = ("<=>", "=", "<>", "!=", "<", "<=", ">", ">=")
 
@@ -111,9 +112,7 @@ Node = Comparison | Is | Like | Not | And | Or
 
 def parse_condition(text: str) -> Node:
     """Return the tree of a condition. Raises ConditionError."""
-    if len(text) > _MAX_CHARACTERS:
-        raise ConditionError(f"{len(text)} characters; at most {_MAX_CHARACTERS} are read")
-    return _Parser(text).read()
+    return _ConditionParser(text).read()
 
 
 def column_names(node: Node) -> Iterator[ColumnName]:
@@ -132,114 +131,62 @@ def column_names(node: Node) -> Iterator[ColumnName]:
             yield from column_names(right)
 
 
-class _Parser:
-    """Read a condition by descent: OR, AND, NOT, comparison."""
+class TokenParser:
+    """Read the tokens of a text: names, constants and words."""
 
     def __init__(self, text: str) -> None:
-        self._tokens = list(_tokens(text))
-        self._at = 0
+        """Cut the text into tokens. Raises ConditionError."""
+        if len(text) > _MAX_CHARACTERS:
+            raise ConditionError(f"{len(text)} characters; at most {_MAX_CHARACTERS} are read")
+        self.tokens = list(_tokens(text))
+        self.at = 0
         self._depth = 0
 
-    def read(self) -> Node:
-        if self._tokens[0][0] == "end":
-            raise ConditionError("an empty condition")
-        node = self._or()
-        if self._tokens[self._at][0] != "end":
-            raise ConditionError(f"{self._context()} after the condition's end")
-        return node
+    def refuse_empty(self, what: str) -> None:
+        """Raise ConditionError if there is no token."""
+        if self.tokens[0][0] == "end":
+            raise ConditionError(what)
 
-    def _context(self) -> str:
-        kind, text = self._tokens[self._at]
+    def refuse_rest(self, what: str) -> None:
+        """Raise ConditionError if a token is left; `what`: what should have ended."""
+        if self.tokens[self.at][0] != "end":
+            raise ConditionError(f"{self.context()} after {what}")
+
+    def context(self) -> str:
+        """Return the next token, for messages."""
+        kind, text = self.tokens[self.at]
         return "the end" if kind == "end" else repr(text[:40])
 
-    def _word(self, *words: str) -> str:
+    def word(self, *words: str) -> str:
         """Consume the next token, if it is one of these words or signs, and return it, else ""."""
-        kind, text = self._tokens[self._at]
+        kind, text = self.tokens[self.at]
         if kind in ("word", "sign") and text.upper() in words:
-            self._at += 1
+            self.at += 1
             return text.upper()
         return ""
 
-    def _expect(self, word: str) -> None:
-        if not self._word(word):
-            raise ConditionError(f"{word} expected, not {self._context()}")
+    def expect(self, word: str) -> None:
+        """Consume this word or sign. Raises ConditionError if another token comes."""
+        if not self.word(word):
+            raise ConditionError(f"{word} expected, not {self.context()}")
 
-    def _or(self) -> Node:
-        node = self._and()
-        while self._word("OR"):
-            node = Or(node, self._and())
-        return node
-
-    def _and(self) -> Node:
-        node = self._primary()
-        while self._word("AND"):
-            node = And(node, self._primary())
-        return node
-
-    def _primary(self) -> Node:
+    @contextlib.contextmanager
+    def nested(self, what: str) -> Iterator[None]:
+        """Go one level down. Raises ConditionError if these are too many."""
         self._depth += 1
         if self._depth > _MAX_DEPTH:
-            raise ConditionError(f"more than {_MAX_DEPTH} conditions inside of each other")
+            raise ConditionError(f"more than {_MAX_DEPTH} {what} inside of each other")
         try:
-            if self._word("NOT"):
-                return Not(self._primary())
-            if self._word("("):
-                node = self._or()
-                self._expect(")")
-                return node
-            return self._comparison()
+            yield
         finally:
             self._depth -= 1
 
-    def _comparison(self) -> Node:
-        left = self._operand()
-        if self._word("IS"):
-            negated = bool(self._word("NOT"))
-            self._expect("NULL")
-            return Not(Is(left)) if negated else Is(left)
-        if self._word("NOT"):
-            return Not(self._set_comparison(left) or self._refuse("after NOT"))
-        found = self._set_comparison(left)
-        if found is not None:
-            return found
-        sign = self._word(*_COMPARATORS)
-        if not sign:
-            raise ConditionError(f"a comparison expected, not {self._context()}")
-        return _compared("<>" if sign == "!=" else sign, left, self._operand())
-
-    def _refuse(self, where: str) -> Node:
-        raise ConditionError(f"IN, BETWEEN or LIKE expected {where}, not {self._context()}")
-
-    def _set_comparison(self, left: Operand) -> Node | None:
-        """Read IN, BETWEEN or LIKE; None if none of them comes."""
-        if self._word("IN"):
-            return self._listed(left)
-        if self._word("BETWEEN"):
-            low = _compared(">=", left, self._operand())
-            self._expect("AND")
-            return And(low, _compared("<=", left, self._operand()))
-        if self._word("LIKE"):
-            pattern = self._operand()
-            if not isinstance(left, ColumnName) or not (
-                isinstance(pattern, Constant) and isinstance(pattern.value, str)
-            ):
-                raise ConditionError("LIKE compares a column with a text in quotes")
-            return Like(left, pattern.value)
-        return None
-
-    def _listed(self, left: Operand) -> Node:
-        self._expect("(")
-        node: Node = _compared("=", left, self._operand())
-        while self._word(","):
-            node = Or(node, _compared("=", left, self._operand()))
-        self._expect(")")
-        return node
-
-    def _operand(self) -> Operand:
-        kind, text = self._tokens[self._at]
+    def operand(self) -> Operand:
+        """Consume a column or a constant. Raises ConditionError."""
+        kind, text = self.tokens[self.at]
         if kind in ("end", "sign"):
-            raise ConditionError(f"a column or a constant expected, not {self._context()}")
-        self._at += 1
+            raise ConditionError(f"a column or a constant expected, not {self.context()}")
+        self.at += 1
         match kind:
             case "hex":
                 raw = text.strip("xX'") if "'" in text else text[2:]
@@ -254,20 +201,96 @@ class _Parser:
 
     def _name(self, text: str) -> ColumnName:
         side = ""
-        if self._word("."):
+        if self.word("."):
             side = text.lower()
-            kind, text = self._tokens[self._at]
+            kind, text = self.tokens[self.at]
             if side not in ("old", "new") or kind not in ("word", "quoted"):
                 raise ConditionError(
                     "before a column's name there can be old. or new., nothing else"
                 )
-            self._at += 1
+            self.at += 1
         elif text.upper() in _RESERVED_WORDS:
             raise ConditionError(f"a column or a constant expected, not {text!r}")
-        elif self._tokens[self._at] == ("sign", "("):
+        elif self.tokens[self.at] == ("sign", "("):
             raise ConditionError(f"{text}(…): there are no functions here")
         name = folded(text[1:-1].replace("``", "`") if text.startswith("`") else text)
         return ColumnName(name, side)
+
+
+class _ConditionParser(TokenParser):
+    """Read a condition by descent: OR, AND, NOT, comparison."""
+
+    def read(self) -> Node:
+        self.refuse_empty("an empty condition")
+        node = self._or()
+        self.refuse_rest("the condition's end")
+        return node
+
+    def _or(self) -> Node:
+        node = self._and()
+        while self.word("OR"):
+            node = Or(node, self._and())
+        return node
+
+    def _and(self) -> Node:
+        node = self._primary()
+        while self.word("AND"):
+            node = And(node, self._primary())
+        return node
+
+    def _primary(self) -> Node:
+        with self.nested("conditions"):
+            if self.word("NOT"):
+                return Not(self._primary())
+            if self.word("("):
+                node = self._or()
+                self.expect(")")
+                return node
+            return self._comparison()
+
+    def _comparison(self) -> Node:
+        left = self.operand()
+        if self.word("IS"):
+            negated = bool(self.word("NOT"))
+            self.expect("NULL")
+            return Not(Is(left)) if negated else Is(left)
+        if self.word("NOT"):
+            return Not(self._set_comparison(left) or self._refuse("after NOT"))
+        found = self._set_comparison(left)
+        if found is not None:
+            return found
+        sign = self.word(*_COMPARATORS)
+        if not sign:
+            raise ConditionError(f"a comparison expected, not {self.context()}")
+        return _compared("<>" if sign == "!=" else sign, left, self.operand())
+
+    def _refuse(self, where: str) -> Node:
+        raise ConditionError(f"IN, BETWEEN or LIKE expected {where}, not {self.context()}")
+
+    def _set_comparison(self, left: Operand) -> Node | None:
+        """Read IN, BETWEEN or LIKE; None if none of them comes."""
+        if self.word("IN"):
+            return self._listed(left)
+        if self.word("BETWEEN"):
+            low = _compared(">=", left, self.operand())
+            self.expect("AND")
+            return And(low, _compared("<=", left, self.operand()))
+        if self.word("LIKE"):
+            pattern = self.operand()
+            if not isinstance(left, ColumnName) or not (
+                isinstance(pattern, Constant) and isinstance(pattern.value, str)
+            ):
+                raise ConditionError("LIKE compares a column with a text in quotes")
+            return Like(left, pattern.value)
+        return None
+
+    def _listed(self, left: Operand) -> Node:
+        self.expect("(")
+        node: Node = _compared("=", left, self.operand())
+        while self.word(","):
+            node = Or(node, _compared("=", left, self.operand()))
+        self.expect(")")
+        return node
 
 
 _KEYWORD_VALUES = {

@@ -99,8 +99,11 @@ def without_generated(table: Table) -> Table:
 
 
 def without_virtual(table: Table) -> Table:
-    """Leave out generated columns that no row holds, and the indexes over them."""
-    return replace(table, columns=tuple(c for c in table.columns if not c.virtual))
+    """Leave out generated columns that no row holds, and the indexes over them.
+
+    Those that rules add stay: the settings ask for them.
+    """
+    return replace(table, columns=tuple(c for c in table.columns if not c.virtual or c.computed))
 
 
 def without_defaults(table: Table) -> Table:

@@ -11,9 +11,11 @@ from sluice.etl.changes.rules._table_selection import SchemaPattern, filter_for_
 from sluice.etl.changes.rules.column_rules import (
     ColumnRule,
     ColumnRuleError,
+    added_columns,
     left_out_columns,
     renamed_columns,
 )
+from sluice.etl.changes.rules.computed_columns import ComputedColumn
 from sluice.etl.changes.rules.filters import (
     DDL_EVENTS,
     GROUP_EVENTS,
@@ -48,6 +50,7 @@ __all__ = [
     "ROW_EVENTS",
     "ColumnRule",
     "ColumnRuleError",
+    "ComputedColumn",
     "EventRule",
     "Filter",
     "NameRule",
@@ -63,6 +66,7 @@ __all__ = [
     "ScopeError",
     "ScopeResult",
     "Target",
+    "added_columns",
     "check",
     "filter_for_tables",
     "is_internal_table",

@@ -15,7 +15,12 @@ from sluice.etl.changes.formats.ddl_columns import pair_columns
 from sluice.etl.changes.formats.ddl_partitions import plain_name
 from sluice.etl.changes.masks import unlike
 from sluice.etl.changes.rules._ddl_names import rename_database, rename_in_query, rename_tables
-from sluice.etl.changes.rules.column_rules import ColumnRuleError, left_out_columns
+from sluice.etl.changes.rules.column_rules import (
+    ColumnRule,
+    ColumnRuleError,
+    columns_read,
+    left_out_columns,
+)
 from sluice.etl.changes.rules.filters import Filter
 from sluice.etl.changes.rules.routes import RouteError, Routes, Target
 from sluice.etl.changes.rules.row_rules import RowRuleError
@@ -216,19 +221,14 @@ class _DdlScoper:
                 )
         if any(rule.masks for rule in rules):
             self._check_masks(old, new)
+        if any(rule.added for rule in rules):
+            self._check_added(rules, old, new)
 
     def _check_masks(self, old: Table, new: Table) -> None:
         """Check that values masked before the DDL are those that the rules make of them behind."""
-        try:
-            before, after = (
-                {column.id: column for column in self._filters.narrowed(table).columns}
-                for table in (old, new)
-            )
-        except ColumnRuleError as error:
-            raise self._error(
-                str(error),
-                "change the rule so that it makes sense for the table behind the statement, or",
-            ) from error
+        before, after = (
+            {column.id: column for column in self._narrowed(table).columns} for table in (old, new)
+        )
         for column_id, was in pair_columns(old, new, self._ddl).items():
             one, other = before[was.id], after[column_id]
             if (one.public or other.public) and (why := unlike(one, other)):
@@ -241,25 +241,46 @@ class _DdlScoper:
                     f" and copy the table again (`sluice backfill --table {new.full_name}`), or",
                 )
 
-    def _leave_columns_out(self, kept: list[int]) -> None:
-        """Take out of the tables, before and after the DDL, the columns that rules leave out."""
+    def _check_added(self, rules: tuple[ColumnRule, ...], old: Table, new: Table) -> None:
+        """Check that the DDL changes no column that an added one is computed from."""
+        before, after = self._narrowed(old), self._narrowed(new)
+        was = {c.name: _type_of(c) for c in before.columns if c.computed}
+        becomes = {c.name: _type_of(c) for c in after.columns if c.computed}
+        for column, (name, rule) in columns_read(rules, after).items():
+            why = _changed_meaning(old, column)
+            if not why and was[name] != becomes[name]:
+                why = f"values of {name} have other widths then"
+            if why:
+                raise self._error(
+                    f"it changes column {column.source_name} of {new.full_name} ({why}), from which"
+                    f" {rule} computes {name}",
+                    "run it downstream by statements that drop the column before and add it again"
+                    f" behind (`sluice ddl replace {self._ddl.commit_ts} --sql '...'`), or",
+                )
+
+    def _narrowed(self, table: Table) -> Table:
+        """Return the table as column rules shape it. Raises ScopeError."""
         try:
-            for table_id in kept if self._filters.columns else ():
-                for side in (self._before, self._after):
-                    table = side.get(table_id)
-                    if table is not None:
-                        side[table_id] = narrowed = self._filters.narrowed(table)
-                        shown = {column.id for column in narrowed.columns if column.public}
-                        self._left_out |= {
-                            column.name
-                            for column in table.columns
-                            if column.public and column.id not in shown
-                        }
+            return self._filters.narrowed(table)
         except ColumnRuleError as error:
             raise self._error(
                 str(error),
                 "change the rule so that it makes sense for the table behind the statement, or",
             ) from error
+
+    def _leave_columns_out(self, kept: list[int]) -> None:
+        """Take out of the tables, before and after the DDL, the columns that rules leave out."""
+        for table_id in kept if self._filters.columns else ():
+            for side in (self._before, self._after):
+                table = side.get(table_id)
+                if table is not None:
+                    side[table_id] = narrowed = self._narrowed(table)
+                    shown = {column.id for column in narrowed.columns if column.public}
+                    self._left_out |= {
+                        column.name
+                        for column in table.columns
+                        if column.public and column.id not in shown
+                    }
 
     def _may_run(self, table_id: int) -> bool:
         """Return whether the job is to be executed for a table, concerning merged targets."""
@@ -440,8 +461,13 @@ class _DdlScoper:
         )
 
 
+def _type_of(column: Column) -> tuple[object, ...]:
+    """Return what must stay of the type of a column that a rule adds."""
+    return column.tp, column.flen, column.decimal, column.flag
+
+
 def _changed_meaning(old: Table, column: Column) -> str:
-    """Return what a DDL has made of a column that rows are selected by; "" if values stay equal."""
+    """Return what a DDL has made of a column that a rule reads; "" if values stay equal."""
     known = {c.id: c for c in old.columns}
     named = next((c for c in old.columns if folded(c.name) == folded(column.source_name)), None)
     if named is None:

@@ -1,25 +1,29 @@
-"""Leave columns of a table out, mask them, or give them other names, by `[[filter.columns]]`.
+"""Leave columns out, mask them, give them other names, add some: `[[filter.columns]]`.
 
 A column that is left out is, for everything behind this, one that isn't public: TiDB's rows have
 such columns while a DDL adds or drops them, so decoders skip them, and no statement names them. A
 renamed one has its new name everywhere behind this. What reads the upstream asks for
 `Column.source_name`. A masked one has `Column.mask`, by which its values are masked in one place
-(`sluice.etl.changes.masks`), and masked defaults.
+(`sluice.etl.changes.masks`), and masked defaults. An added one is a generated column that no row
+holds (`sluice.etl.changes.rules.computed_columns`), behind all others.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from sluice.errors import SluiceError
+from sluice.etl.changes.conditions import ConditionError
 from sluice.etl.changes.formats.ddl_text import tokens
 from sluice.etl.changes.masks import Mask, masked_column
+from sluice.etl.changes.rules.computed_columns import ComputedColumn
 from sluice.tidb.columns import STATE_WRITE_ONLY
 from sluice.tidb.folded import folded
-from sluice.tidb.schema import Index, Table
+from sluice.tidb.schema import Column, Index, Table
 from sluice.tidb.table_name import fits, full_name
 
 _Given = TypeVar("_Given")
@@ -29,8 +33,8 @@ class ColumnRuleError(SluiceError, ValueError):
     """A rule that makes no sense for a table's columns; names rule and column."""
 
     hint = (
-        "change `leave-out`, `keep`, `rename`, `mask` or `tables` of the rule in the settings, or"
-        " leave the table out by [filter] ignore-table"
+        "change `leave-out`, `keep`, `rename`, `mask`, `add` or `tables` of the rule in the"
+        " settings, or leave the table out by [filter] ignore-table"
     )
 
 
@@ -40,7 +44,8 @@ class ColumnRule:
 
     `tables`: globs of full upstream names; `leave_out`, `keep`: names of columns, of which one is
     empty at least; `rename`: pairs of an upstream name and the one downstream; `masks`: masks by
-    upstream name; `text` names the rule in messages.
+    upstream name; `added`: columns that the downstream alone has, by their names there; `text`
+    names the rule in messages.
     """
 
     tables: tuple[str, ...]
@@ -49,6 +54,7 @@ class ColumnRule:
     text: str
     rename: tuple[tuple[str, str], ...] = ()
     masks: tuple[tuple[str, Mask], ...] = ()
+    added: tuple[tuple[str, ComputedColumn], ...] = ()
 
     @property
     def effect(self) -> str:
@@ -59,6 +65,7 @@ class ColumnRule:
                 ("leaves out", self.leave_out or self.keep),
                 ("masks", self.masks),
                 ("renames", self.rename),
+                ("adds", self.added),
             )
             if given
         ]
@@ -89,7 +96,7 @@ def left_out_columns(rules: tuple[ColumnRule, ...], table: Table) -> dict[str, C
     found: dict[str, ColumnRule] = {}
     for column in table.columns:
         rule = next((rule for rule in rules if rule.leaves_out(column.source_name)), None)
-        if rule is not None and column.public and not column.hidden:
+        if rule is not None and column.public and not (column.hidden or column.computed):
             found[column.name] = rule
     return found
 
@@ -130,7 +137,7 @@ def _given_by_column(
     """
     found: dict[str, tuple[_Given, ColumnRule]] = {}
     for column in table.columns:
-        if not column.public or column.hidden:
+        if not column.public or column.hidden or column.computed:
             continue
         named = [(given, rule) for rule in rules if (given := given_by(rule, column.source_name))]
         if len({given for given, _ in named}) > 1:
@@ -144,11 +151,75 @@ def _given_by_column(
 
 
 def shaped_table(rules: tuple[ColumnRule, ...], table: Table) -> Table:
-    """Return the table with the columns, their names and masks, that rules leave of it.
+    """Return the table with the columns, their names and masks, that rules make of it.
 
-    Raises ColumnRuleError, see `_without_columns`, `_masked` and `_renamed`.
+    Raises ColumnRuleError, see `_without_columns`, `_masked`, `_renamed` and `_with_added`.
     """
-    return _renamed(rules, _masked(rules, _without_columns(rules, table)))
+    return _with_added(rules, _renamed(rules, _masked(rules, _without_columns(rules, table))))
+
+
+def added_columns(
+    rules: tuple[ColumnRule, ...], table: Table
+) -> dict[str, tuple[ComputedColumn, ColumnRule]]:
+    """Return the columns that rules add, by name, each with the first rule that does.
+
+    Raises ColumnRuleError for two rules that give a name to different ones.
+    """
+    found: dict[str, tuple[str, ComputedColumn, ColumnRule]] = {}
+    for rule in rules:
+        for name, made in rule.added:
+            _, known, first = found.setdefault(folded(name), (name, made, rule))
+            if known != made:
+                raise ColumnRuleError(
+                    f"{first.text} and {rule.text} add different columns {name} to"
+                    f" {table.full_name}"
+                )
+    return {name: (made, rule) for name, made, rule in found.values()}
+
+
+def columns_read(rules: tuple[ColumnRule, ...], table: Table) -> dict[Column, tuple[str, str]]:
+    """Return the columns that added ones are computed from: (the first added one, its rule).
+
+    `table`: as rules shape it. Raises ColumnRuleError.
+    """
+    found: dict[Column, tuple[str, str]] = {}
+    for name, (made, rule) in added_columns(rules, table).items():
+        with _named(rule, name, table):
+            for column in made.bound(table).columns:
+                found.setdefault(column, (name, rule.text))
+    return found
+
+
+def _with_added(rules: tuple[ColumnRule, ...], table: Table) -> Table:
+    """Return the table with the columns that rules add.
+
+    Raises ColumnRuleError for a name that a column has, and for an expression that makes no sense
+    for the table, or of which servers may compute different values.
+    """
+    added = added_columns(rules, table) if any(rule.added for rule in rules) else {}
+    there = {folded(column.name): column for column in table.columns}
+    there |= {folded(column.source_name): column for column in table.columns}
+    columns: list[Column] = []
+    for name, (made, rule) in added.items():
+        taken = there.get(folded(name))
+        if taken is not None and taken.computed:  # the table is shaped already
+            continue
+        with _named(rule, name, table):
+            if taken is not None:
+                raise ConditionError("the table has a column of this name")
+            columns.append(made.column(name, len(columns), table))
+    return replace(table, columns=(*table.columns, *columns)) if columns else table
+
+
+@contextlib.contextmanager
+def _named(rule: ColumnRule, name: str, table: Table) -> Iterator[None]:
+    """Raise an error of a column that a rule adds by the names of both."""
+    try:
+        yield
+    except ConditionError as error:
+        raise ColumnRuleError(
+            f"{rule.text} adds column {name} to {table.full_name}: {error}"
+        ) from error
 
 
 def _masked(rules: tuple[ColumnRule, ...], table: Table) -> Table:
@@ -261,7 +332,7 @@ def _users(table: Table, shaped: dict[str, str], gone: Container[str]) -> Iterat
             if index.unique or index.primary:
                 yield f"the key {index.name}", shaped[name]
     for column in table.columns:
-        if column.generated and column.name not in gone:
+        if column.generated and not column.computed and column.name not in gone:
             for name in _words(column.generated) & shaped.keys():
                 what = "an index over an expression" if column.hidden else f"column {column.name}"
                 yield what, shaped[name]

@@ -217,7 +217,7 @@ class Filter:
         return selection
 
     def column_rules(self, schema: str, table: str) -> tuple[ColumnRule, ...]:
-        """Return the rules that leave columns of a table out, mask or rename them."""
+        """Return the rules that leave columns of a table out, mask, rename or add them."""
         return tuple(rule for rule in self.columns if rule.matches(schema, table))
 
     @property
@@ -231,7 +231,14 @@ class Filter:
         A table for which the two mask a column differently is refused by `narrowed`.
         """
         masks = tuple(
-            replace(rule, leave_out=(), keep=(), rename=(), text=f"the pipeline's {rule.text}")
+            replace(
+                rule,
+                leave_out=(),
+                keep=(),
+                rename=(),
+                added=(),
+                text=f"the pipeline's {rule.text}",
+            )
             for rule in other.columns
             if rule.masks
         )
@@ -240,8 +247,9 @@ class Filter:
     def narrowed(self, table: Table) -> Table:
         """Return the table, under its upstream name, with those columns public that go downstream.
 
-        They have their names and masks there. Raises ColumnRuleError if it can't be without one
-        that a rule leaves out, or a mask or a new name is no good.
+        They have their names and masks there, and those that rules add are behind them. Raises
+        ColumnRuleError if it can't be without one that a rule leaves out, or a mask, a new name or
+        an added column is no good.
         """
         if not self.columns or not table.is_base_table:
             return table

@@ -29,12 +29,15 @@ def rules_digest(filters: Filter, routes: Routes) -> str:
     """Return sixteen hexadecimal digits of the rules' SHA-256. Raises MaskKeyError."""
     plain = _plain(filters)
     for rule, written in zip(filters.columns, plain[-1], strict=True):
+        added = written.pop()
         places = sorted({mask.key for _, mask in rule.masks if mask.key})
         if rule.masks:  # another key makes other values
             written.append([key_fingerprint(place) for place in places])
         else:
             written.pop()
-    # The digest of rules that a version without masks, column rules or row rules has written down.
+        if rule.added:
+            written.append({"added": added})
+    # The digest of rules that a version without added columns, masks, column or row rules wrote.
     if not filters.columns:
         plain.pop()
         if not filters.rows:

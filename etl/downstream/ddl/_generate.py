@@ -101,9 +101,11 @@ def column_definition(column: Column, dialect: Dialect) -> str:
             f" {collation_name(column.collate, dialect)}"
         )
     if column.generated:
+        # What a rule adds is in no row of the upstream's, as a virtual column. It is stored:
+        # a value that can't be computed is an error where a row is written, not where it is read.
+        is_stored = column.generated_stored or bool(column.computed)
         parts.append(
-            f"GENERATED ALWAYS AS ({column.generated})"
-            f" {'STORED' if column.generated_stored else 'VIRTUAL'}"
+            f"GENERATED ALWAYS AS ({column.generated}) {'STORED' if is_stored else 'VIRTUAL'}"
         )
     else:
         parts.append("NOT NULL" if column.not_null else "NULL")

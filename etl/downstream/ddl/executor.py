@@ -331,7 +331,7 @@ class DdlExecutor:
             if column.public and not column.hidden
         }
         if not names <= wanted.keys() or any(
-            not wanted[name].virtual for name in wanted.keys() - names
+            not wanted[name].virtual or wanted[name].computed for name in wanted.keys() - names
         ):
             raise self._failure(ddl, f"{table.full_name} is there already and has other columns")
         return [f"{table.full_name} {ALREADY_EXISTS}"]

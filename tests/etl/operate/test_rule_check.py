@@ -58,6 +58,25 @@ def test_a_masked_column_is_shown_with_its_mask_and_never_the_key(
     assert KEY not in str([found, problem])
 
 
+def test_an_added_column_is_shown_with_what_alter_table_takes() -> None:
+    rule = {"tables": ["d.o*"], "rename": {"region": "area"}}
+    add = {
+        "label": "concat(region, '!')",
+        "double": {"value": "amount * 2", "type": "DECIMAL(20,4)"},
+    }
+    found = checked(columns=[rule | {"add": add}])
+    by = "added by [[filter.columns]] 1 (rename region to area; add label, double), as"
+    assert found.lines[-2:] == [
+        f"  label: {by} VARCHAR(10) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin GENERATED ALWAYS AS"
+        " (concat(`area`, '!')) STORED",
+        f"  double: {by} DECIMAL(20,4) GENERATED ALWAYS AS ((`amount` * 2)) STORED",
+    ]
+    assert not found.problems and not found.warnings
+    found = checked(columns=[rule | {"add": {"label": "concat(gone)"}}])
+    assert "adds column label to d.orders: d.orders has no column gone" in found.problems[0]
+    assert "names gone, a column that none of its tables has" in found.warnings[0]
+
+
 @pytest.mark.parametrize(("value", "warnings"), [("with-ddl", 0), ("none", 1)])
 def test_rows_that_readers_of_a_topic_keep_are_warned_of(value: str, warnings: int) -> None:
     kafka = Kafka("unused", savepoint="/unused", format="debezium-avro", truncate_messages=value)

@@ -1,4 +1,4 @@
-"""Repairs beside a pipeline that leaves a column of a table out, masks and renames another one."""
+"""Repairs beside a pipeline that leaves a column out, masks and renames one, and adds two."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from tests.etl.masking import KEY, SECTION, VARIABLE, masked
 
 TABLE = f"{DATABASE}.load_1"
 RULE = {"leave-out": ["k"], "rename": {"pad": "filling"}, "mask": {"pad": "digits"}}
-RULES = {"columns": [{"tables": [TABLE], **RULE}], "mask": SECTION}
+ADD = {"label": "concat(id, '!')", "source": "'eu'"}
+RULES = {"columns": [{"tables": [TABLE], **RULE, "add": ADD}], "mask": SECTION}
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -62,12 +63,13 @@ def check(running: Pipeline) -> None:
     running.caught_up()
     with running.snapshot() as (ts, select):
         clear = running.upstream(f"SELECT id, pad FROM {TABLE} ORDER BY id", ts)
-        wanted = [(number, masked(pad, "digits")) for number, pad in clear]
-        assert wanted != clear
+        wanted = [(n, masked(pad, "digits"), f"{n}!", "eu") for n, pad in clear]
+        assert wanted[0][1] != clear[0][1]
         assert len(wanted) > 300 and select(f"SELECT * FROM {TABLE} ORDER BY id") == wanted
     assert [name for name, *_ in running.downstream(f"SHOW COLUMNS FROM {TABLE}")] == [
         "id",
         "filling",
+        *ADD,
     ]
 
 

@@ -1,5 +1,5 @@
-"""Tables whose columns a rule leaves out, damaged downstream and copied again between DDL: they are
-what a real server selects of whole rows, and verification finds nothing.
+"""Tables whose columns a rule leaves out, or adds, damaged downstream and copied again between DDL:
+they are what a real server selects of whole rows, and verification finds nothing.
 """
 
 from __future__ import annotations
@@ -220,7 +220,8 @@ def test_a_damaged_table_is_again_what_the_rule_leaves_of_it(
         story = Story(mariadb, folder)
         rule = drawn_rule(data, renames=renames)
         drawn = DrawnTable(story, kind, data, renames=rule.takes_any_name)
-        settings = settings_of(story, rule.raw)
+        added = {"an id": "concat(id, '!')"} if renames else {}
+        settings = settings_of(story, rule.raw | ({"add": added} if added else {}))
         for _ in range(2):
             for _ in range(data.draw(st.integers(1, 4))):
                 drawn.step()
@@ -233,12 +234,12 @@ def test_a_damaged_table_is_again_what_the_rule_leaves_of_it(
                 assert found["rows"] == len(drawn.rows)
                 for count in ("inserted", "replaced", "deleted"):
                     assert found[count] == compared[count]
-                assert names(mariadb) == [*kept.values()]
-                assert story.rows("t") == selected(mariadb, drawn, [*kept])
+                assert names(mariadb) == [*kept.values(), *added]
+                assert story.rows("t") == selected(mariadb, drawn, [*kept, *added.values()])
                 assert differing(drawn, settings, mariadb, address, folder) == 0
         drawn.transaction()
         apply(story, settings)
-        assert story.rows("t") == selected(mariadb, drawn, [*kept])
+        assert story.rows("t") == selected(mariadb, drawn, [*kept, *added.values()])
         if not renames:
             filled_without_the_rule(mariadb, drawn, [*kept])
 
