@@ -41,7 +41,11 @@ def raised_by(room: str) -> set[type[BaseException]]:
     return found
 
 
-@pytest.mark.parametrize("room", PRODUCT)
+@pytest.mark.parametrize(
+    "room",
+    # loading Great Expectations takes longer than all other rooms
+    [pytest.param(r, marks=pytest.mark.slow) if r == "expectations" else r for r in PRODUCT],
+)
 def test_every_error_of_a_room_says_whether_it_passes_and_what_the_hint_is(room):
     for each in raised_by(room) - {SluiceError, Signal}:
         if issubclass(each, Signal):

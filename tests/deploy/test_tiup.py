@@ -134,6 +134,7 @@ def state_of(child, address, deployed):
     raise AssertionError("".join(path.read_text() for path in (deployed / "log").iterdir()))
 
 
+@pytest.mark.slow
 def test_what_starts_it_without_tiup_gives_the_same_flags(deployed, only_python, tmp_path):
     shutil.copytree(
         deployed / "bin",

@@ -29,7 +29,7 @@ from tests.judge.writing import without_odd_bytes
 _FEATURES = st.sets(st.sampled_from(FEATURES), min_size=1, max_size=6)
 
 
-NUMBERS = [0, 1, pytest.param(2, marks=pytest.mark.slow)]
+NUMBERS = [0, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 2))]
 """Two of them are one history in each mode."""
 
 

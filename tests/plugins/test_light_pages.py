@@ -3,11 +3,14 @@
 import subprocess
 import sys
 
+import pytest
+
 from sluice.devstack.repository import REPOSITORY
 
 _HEAVY = ("pandas", "pyspark", "duckdb", "great_expectations")
 
 
+@pytest.mark.slow
 def test_the_pages_are_there_without_pandas_and_spark():
     code = "import sys; from sluice.plugins.app import create_app; create_app()"
     code += "; from sluice.pages.app import create_app; create_app()"

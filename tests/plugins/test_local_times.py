@@ -91,6 +91,7 @@ def test_axes_and_words_use_the_same_language(look: Open, locale: str) -> None:
     assert noon in [plain(text) for text in found[2]]
 
 
+@pytest.mark.slow
 def test_in_utc_no_offset_is_said_and_a_winter_time_keeps_its_own_in_summer(look: Open) -> None:
     tab = look("jobs", answers(), locale="de-DE", timezone_id="UTC")
     expect(tab.locator("#zone")).to_have_text("Times in UTC.")

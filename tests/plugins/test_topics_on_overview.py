@@ -97,6 +97,7 @@ def test_each_topic_has_its_messages_bytes_errors_and_lag_errors_first(
     assert grave_faults(tab) == []
 
 
+@pytest.mark.slow
 def test_many_topics_come_in_pages_a_search_narrows_them_and_names_are_text(
     look: Open, tmp_path: Path
 ) -> None:

@@ -28,6 +28,7 @@ while True:
 """
 
 
+@pytest.mark.quick_cases("0")
 @pytest.mark.parametrize("seed", range(3))
 def test_after_kill_9_every_announced_window_is_readable_and_the_chain_is_whole(tmp_path, seed):
     url = tmp_path.as_uri()

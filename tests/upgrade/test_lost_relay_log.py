@@ -21,6 +21,7 @@ class _Lost(Exception):
     """The disk is gone in the middle of a batch."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["atomic", "parallel"])
 def test_a_lost_relay_log_is_landed_again_from_the_checkpoint_on(
     mariadb: MariaDBServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str

@@ -19,6 +19,7 @@ from tests.tidb.etcd_fixture import EtcdProcess
 ITEM = table(11, "item", "id int", "v int", primary="id")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["atomic", "parallel"])
 def test_applying_goes_on_while_the_upstream_is_gone_and_when_it_is_back(
     mariadb: MariaDBServer, tmp_path: Path, etcd_process: EtcdProcess, mode: str

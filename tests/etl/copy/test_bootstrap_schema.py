@@ -48,6 +48,7 @@ def looks(server: MariaDBServer) -> list[set[Any]]:
         return found
 
 
+@pytest.mark.slow
 def test_tables_are_the_same_whether_indexes_come_before_or_after_the_rows(
     mariadb: MariaDBServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

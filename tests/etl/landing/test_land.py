@@ -215,6 +215,7 @@ def test_of_two_pipelines_on_one_relay_log_one_lands_and_the_other_once_that_one
     assert first.token not in {window.token for window in others}
 
 
+@pytest.mark.slow
 def test_a_lander_killed_at_any_moment_loses_and_repeats_nothing(settings, expected, tmp_path):
     config = tmp_path / "sluice.toml"
     config.write_text(

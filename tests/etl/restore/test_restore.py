@@ -286,7 +286,7 @@ def test_what_there_was_not_is_named(mariadb: MariaDBServer, shop: str) -> None:
         plan_restore(settings, RestoreRequest(MID, into="restored"))
 
 
-@pytest.mark.quick_cases("1")
+@pytest.mark.slow
 @pytest.mark.parametrize("at", [1, 3])
 def test_a_paused_restore_goes_on_where_it_was(
     mariadb: MariaDBServer, shop: str, small_batches: None, at: int

@@ -117,7 +117,8 @@ def steps(
     return len((folder.parent / "told").read_text().splitlines())
 
 
-@pytest.mark.parametrize("point", [0.4, pytest.param(0.9, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("point", [0.4, 0.9])
 def test_another_process_goes_on_where_one_was_killed_and_nothing_was_served_by_half(
     shop: Workshop,
     url: str,

@@ -101,7 +101,7 @@ def test_another_process_goes_on_where_one_was_killed(
     check(mariadb, url)
 
 
-@pytest.mark.quick_cases("LOAD DATA")
+@pytest.mark.slow
 @pytest.mark.parametrize("place", ["LOAD DATA", "DROP DATABASE"])
 def test_one_that_stood_still_wakes_up_and_changes_nothing_any_more(
     mariadb: MariaDBServer, original: Path, tmp_path: Path, forks: Forks, place: str

@@ -6,6 +6,8 @@ import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 from sluice.etl.changes.rules import Routes
 from sluice.etl.copy.definitions import SourceSchema
 from sluice.etl.copy.plan import make_copy_plan
@@ -50,6 +52,7 @@ def test_the_columns_that_are_left_are_copied_and_compared(
         assert apart is not None and apart.count == 1
 
 
+@pytest.mark.slow
 def test_rows_that_are_looked_at_all_the_time_are_without_these_columns(
     mariadb: MariaDBServer, tmp_path: Path
 ) -> None:

@@ -55,6 +55,7 @@ def compared(settings: Settings) -> tuple[dict[str, tuple[int, int]], int, Archi
     return wrong, len(found), side
 
 
+@pytest.mark.slow
 def test_every_corruption_is_found_without_a_tidb_and_nothing_else(
     pipeline: Settings, mariadb_server: MariaDBServer
 ) -> None:
@@ -100,6 +101,7 @@ def test_merged_tables_are_compared_as_one_without_a_tidb_too(
     assert (wrong, side.unknown) == ({"d.orders_1": (3, 2)}, {})
 
 
+@pytest.mark.slow
 def test_tables_whose_names_need_quoting_are_compared_each_with_its_own_past(
     mariadb: MariaDBServer, tmp_path: Path
 ) -> None:

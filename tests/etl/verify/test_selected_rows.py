@@ -69,6 +69,7 @@ def test_the_selected_rows_are_copied_and_compared_and_others_are_found(
         assert (apart.come["id"].to_pylist(), apart.gone["id"].to_pylist()) == ([12], [1])
 
 
+@pytest.mark.slow
 def test_rows_that_are_looked_at_all_the_time_are_the_selected_ones(
     mariadb: MariaDBServer, tmp_path: Path
 ) -> None:

@@ -144,6 +144,7 @@ def test_a_replica_that_goes_offline_gives_up_its_claim_and_the_last_one_keeps_i
         reader.land()
 
 
+@pytest.mark.slow
 def test_a_pump_whose_capture_has_ended_for_good_can_be_taken_offline(stage, registry):
     begin, dropped = (stage.looped.do(stage.looped.world.tso) for _ in range(2))
     stage.looped.do(stage.looped.world.pd.collect_garbage, dropped)

@@ -239,7 +239,7 @@ def test_ranges_cover_every_row_once(shop):
     with shop.cursor(ts) as cursor:
         cursor.execute("SELECT MIN(id), MAX(id) FROM bank.ledger")
         low, high = cursor.fetchone()
-        bounds = [low + (high - low + 1) * n // 7 for n in range(8)]
+        bounds = [low + (high - low + 1) * n // 3 for n in range(4)]
         counts = []
         for begin, end in pairwise(bounds):
             cursor.execute(

@@ -10,6 +10,7 @@ from typing import Any
 
 import duckdb
 import pyarrow as pa
+import pytest
 
 from sluice.etl.changes.messages import MessageFormat
 from tests.etl.changes.messages.canal_reader import CanalReader
@@ -26,6 +27,7 @@ from tests.etl.relay_from_recording import RECORDINGS, land
 PAGE = Path(__file__).parents[4] / "docs" / "how-to" / "read-topics.md"
 
 
+@pytest.mark.slow
 def test_the_documented_query_rebuilds_every_table_with_a_key(tmp_path: Path) -> None:
     folder = RECORDINGS / "shop"
     through = snapshot_ts(folder, SNAPSHOTS["shop"])

@@ -188,16 +188,17 @@ def test_rows_of_a_job_with_other_rules_than_those_of_applying_are_declined(
     assert story.rows("t") == before
 
 
-@pytest.mark.quick_cases("clustered")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kind",
     [
         "clustered",
         "keyless",
-        *(pytest.param(k, marks=pytest.mark.slow) for k in ("text key", "heap")),
+        "text key",
+        "heap",
     ],
 )
-@pytest.mark.parametrize("renames", [pytest.param(False, marks=pytest.mark.slow), True])
+@pytest.mark.parametrize("renames", [False, True])
 def test_a_damaged_table_is_again_what_the_rule_leaves_of_it(
     mariadb: MariaDBServer,
     tmp_path_factory: pytest.TempPathFactory,

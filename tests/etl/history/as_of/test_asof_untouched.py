@@ -124,6 +124,7 @@ def rows_of(results: Iterator[AggregateResult]) -> Counter[tuple[str, str]] | st
         return str(error)
 
 
+@pytest.mark.slow
 @_QUICK
 @given(
     st.integers(0, 2**32),

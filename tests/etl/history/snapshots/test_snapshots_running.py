@@ -133,9 +133,10 @@ def test_a_job_that_reads_the_downstream_is_given_up_at_its_next_border_and_leav
     assert [name for name in snapshots.ids() if snapshots.pending(name) is not None] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "at",
-    [pytest.param("before a table is read", marks=pytest.mark.slow), "after all were read"],
+    ["before a table is read", "after all were read"],
 )
 def test_a_ddl_that_arrives_while_the_downstream_is_read_makes_the_job_begin_again_behind_it(
     running: Pipeline, monkeypatch: pytest.MonkeyPatch, at: str

@@ -104,6 +104,7 @@ def break_off_twice(
     monkeypatch.undo()
 
 
+@pytest.mark.slow
 def test_a_topic_is_filled_again_and_each_transaction_is_in_it_once(
     shop: RelayLog,
     broker: str,  # noqa: F811
