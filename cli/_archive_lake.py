@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def lake_files(
-    settings: Settings, table: str, since: str | None, until: str | None
+    settings: Settings, table: str, since: int | None, until: int | None
 ) -> list[LakeFile]:
     """Return the files of a table (``schema.table``) that the archive names.
 
@@ -21,17 +21,26 @@ def lake_files(
     relay errors.
     """
     from sluice.relay.archive import Archive
-    from sluice.tidb import moments
     from sluice.tidb.table_name import TableName
 
     wanted = TableName.parse(table)
-    from_ts, to_ts = (moments.parse_moment(text) if text else None for text in (since, until))
     archive = Archive.open(settings.archive_url)
     first = archive.first()
-    segments = archive.segments(max(from_ts or 0, first.lo), to_ts) if first is not None else ()
+    segments = archive.segments(max(since or 0, first.lo), until) if first is not None else ()
     return [
         file for segment in segments for file in segment.lake if (file.schema, file.table) == wanted
     ]
+
+
+def lake_tables(settings: Settings) -> set[str]:
+    """Return the names of the tables of which the archive has files. Raises relay errors."""
+    from sluice.relay.archive import Archive
+    from sluice.tidb.table_name import full_name
+
+    archive = Archive.open(settings.archive_url)
+    first = archive.first()
+    segments = archive.segments(first.lo, None) if first is not None else ()
+    return {full_name(file.schema, file.table) for each in segments for file in each.lake}
 
 
 def export(

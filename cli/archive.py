@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from sluice.cli._moments import MOMENT, MOMENT_FORMS
 from sluice.cli._settings import config_option, settings_of
 from sluice.cli._stack import signals_as_interrupt
 from sluice.etl.display_units import format_size
@@ -59,20 +60,20 @@ def status(ctx: click.Context, *, every_table: bool, config: str | None, as_json
 
 @command.command("run")
 @click.option(
-    "--until", metavar="TSO|TIME", help="Through this moment at least [all that is landed now]."
-)
+    "--until", type=MOMENT,
+    help=f"Through this at least: {MOMENT_FORMS} [all that is landed now].",
+)  # fmt: skip
 @_JSON
 @config_option
 @click.pass_context
-def run(ctx: click.Context, *, until: str | None, config: str | None, as_json: bool) -> None:
+def run(ctx: click.Context, *, until: int | None, config: str | None, as_json: bool) -> None:
     """Archive what is landed and not yet archived."""
     from sluice.etl.history.archive import archive_through
-    from sluice.tidb import moments, tso
+    from sluice.tidb import tso
 
     settings = settings_of(ctx, config)
-    until_ts = moments.parse_moment(until) if until else None
     with signals_as_interrupt():
-        done = archive_through(settings, until_ts, on_segment=_reporter("archived"))
+        done = archive_through(settings, until, on_segment=_reporter("archived"))
     if as_json:
         click.echo(json.dumps(done.as_dict(), indent=1))
     elif not done.hi:
@@ -134,21 +135,22 @@ def retain(ctx: click.Context, *, config: str | None, as_json: bool) -> None:
 
 @command.command("check")
 @click.option(
-    "--since", metavar="TSO|TIME", help="Only what was committed after this [from the beginning]."
-)
-@click.option("--until", metavar="TSO|TIME", help="And through this [to the end].")
+    "--since", type=MOMENT,
+    help=f"Only what was committed after this: {MOMENT_FORMS} [from the beginning].",
+)  # fmt: skip
+@click.option("--until", type=MOMENT, help="And through this [to the end].")
 @_JSON
 @config_option
 @click.pass_context
 def check(
-    ctx: click.Context, *, since: str | None, until: str | None, config: str | None, as_json: bool
+    ctx: click.Context, *, since: int | None, until: int | None, config: str | None, as_json: bool
 ) -> int:
     """Read every file of the archive and compare it with its checksums.
 
     Exit code 1 if anything is damaged.
     """
     from sluice.etl.history.archive import check
-    from sluice.tidb import moments, tso
+    from sluice.tidb import tso
 
     def progress(far: CheckSummary) -> None:
         if far.segments % 20 == 0:
@@ -158,8 +160,7 @@ def check(
                 err=True,
             )
 
-    from_ts, to_ts = (moments.parse_moment(text) if text else None for text in (since, until))
-    found = check(settings_of(ctx, config), from_ts or 0, to_ts, on_segment=progress)
+    found = check(settings_of(ctx, config), since or 0, until, on_segment=progress)
     if as_json:
         click.echo(json.dumps(found.as_dict(), indent=1))
         return 1 if found.problems else 0
@@ -179,9 +180,10 @@ def check(
 @command.command("files")
 @click.argument("table", metavar="SCHEMA.TABLE")
 @click.option(
-    "--since", metavar="TSO|TIME", help="Only files that may hold what was committed after this."
-)
-@click.option("--until", metavar="TSO|TIME", help="And through this.")
+    "--since", type=MOMENT,
+    help=f"Only files that may hold what was committed after this: {MOMENT_FORMS}.",
+)  # fmt: skip
+@click.option("--until", type=MOMENT, help="And through this.")
 @_JSON
 @config_option
 @click.pass_context
@@ -189,8 +191,8 @@ def files(
     ctx: click.Context,
     *,
     table: str,
-    since: str | None,
-    until: str | None,
+    since: int | None,
+    until: int | None,
     config: str | None,
     as_json: bool,
 ) -> int:
@@ -198,7 +200,8 @@ def files(
 
     Each change is in exactly one of them. Exit code 1 if there are none.
     """
-    from sluice.cli._archive_lake import lake_files
+    from sluice.cli._archive_lake import lake_files, lake_tables
+    from sluice.tidb.table_name import suggestion
 
     settings = settings_of(ctx, config)
     found = lake_files(settings, table, since, until)
@@ -208,6 +211,11 @@ def files(
         root = settings.archive_url.partition("?")[0].rstrip("/")
         for file in found:
             click.echo(f"{root}/{file.path}")
+    if not found:
+        known = lake_tables(settings)
+        where = "in this range" if table in known else "in the archive"
+        hint = "" if table in known else suggestion(table, known)
+        click.echo(f"there is no file of {table} {where}{hint}", err=True)
     return 0 if found else 1
 
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import shlex
+import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from sluice.cli._moments import MOMENT
 from sluice.cli._settings import config_option, settings_of
 
 if TYPE_CHECKING:
@@ -21,7 +24,8 @@ _MAX_VALUE_CHARS = 48
 
 
 @click.command("as-of")
-@click.argument("words", metavar="T TABLE...", nargs=-1, required=True)
+@click.argument("first", metavar="T", type=MOMENT)
+@click.argument("words", metavar="TABLE...", nargs=-1)
 @click.option(
     "--diff",
     is_flag=True,
@@ -30,11 +34,12 @@ _MAX_VALUE_CHARS = 48
 @click.option(
     "--format",
     "kind",
-    type=click.Choice(("table", "csv", "sql", "parquet")),
+    type=click.Choice(("table", "csv", "json", "sql", "parquet")),
     default="table",
     show_default=True,
-    help="table: aligned text. sql: INSERT statements.",
+    help="table: aligned text. json: an object a row and line. sql: INSERT statements.",
 )
+@click.option("--json", "as_json", is_flag=True, help="For scripts: the same as --format json.")
 @click.option(
     "--to", metavar="FOLDER|URL",
     help="Write one file per table into this folder [standard output]. With a URL Spark's workers"
@@ -52,6 +57,7 @@ _MAX_VALUE_CHARS = 48
 def command(
     ctx: click.Context,
     /,
+    first: int,
     words: tuple[str, ...],
     kind: str,
     to: str | None,
@@ -59,6 +65,7 @@ def command(
     config: str | None,
     *,
     diff: bool,
+    as_json: bool,
 ) -> None:
     """Show tables as of the moment T: with every transaction committed through T, and no later one.
 
@@ -71,11 +78,10 @@ def command(
     """
     from sluice.etl.history.as_of import differences_between, tables_as_of
     from sluice.tidb import tso
-    from sluice.tidb.moments import parse_moment
 
     url = to if to is not None and "://" in to else None
     folder = Path(to) if to is not None and url is None else None
-    moments, names = words[: 1 + diff], words[1 + diff :]
+    moments, names = words[:diff], words[diff:]
     if not names:
         raise click.UsageError(
             "name a table, such as shop.orders, behind the moment" + "s" * diff, ctx
@@ -84,12 +90,16 @@ def command(
         raise click.UsageError(
             "differences have no form as SQL; `sluice undo` takes transactions back", ctx
         )
+    if as_json:
+        if kind not in ("table", "json"):
+            raise click.UsageError(f"--json and --format {kind}: leave one out", ctx)
+        kind = "json"
     if url is not None and (diff or kind != "parquet"):
         raise click.UsageError("below a URL there are tables as Parquet: --format parquet", ctx)
     if kind == "parquet" and to is None:
         raise click.UsageError("Parquet files need a folder: --to FOLDER", ctx)
     settings = settings_of(ctx, config)
-    at = [parse_moment(moment) for moment in moments]
+    at = [first, *(MOMENT.convert(moment, None, ctx) for moment in moments)]
     if diff and at[0] >= at[1]:
         raise click.UsageError(f"{tso.text(at[0])} is not before {tso.text(at[1])}", ctx)
     past = (
@@ -110,6 +120,13 @@ def command(
     with contextlib.closing(rows):
         if kind == "table" and folder is None:
             _print(past, schemas, rows, limit, diff=diff)
+            if not diff and sys.stdout.isatty():
+                tables = shlex.join(names)
+                click.echo(
+                    f"`sluice restore --until {at[0]} --table {tables}` brings them into a database"
+                    f" beside, `sluice as-of --diff {at[0]} 1m {tables}` shows what changed since",
+                    err=True,
+                )
         else:
             _write(past, schemas, rows, "csv" if kind == "table" else kind, folder)
 

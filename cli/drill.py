@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from sluice.cli._job_run import run_command
+from sluice.cli._moments import MOMENT, MOMENT_FORMS
 from sluice.cli._settings import config_option
 
 
@@ -24,13 +25,13 @@ from sluice.cli._settings import config_option
 @click.option(
     "--at",
     "moment",
-    metavar="TSO|TIME",
-    help="Restore as of this moment [a random one of the recovery window].",
+    type=MOMENT,
+    help=f"Restore as of this: {MOMENT_FORMS} [a random moment of the recovery window].",
 )
 @config_option
 @click.pass_context
 def command(
-    ctx: click.Context, *, tables: int, max_mb: int, moment: str | None, config: str | None
+    ctx: click.Context, *, tables: int, max_mb: int, moment: int | None, config: str | None
 ) -> int:
     """Restore some tables into temporary databases (sluice_drill_…), verify and drop them.
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from sluice.cli._moments import MOMENT, MOMENT_FORMS
 from sluice.cli._settings import config_option, settings_of
 from sluice.etl.display_units import format_size
 
@@ -46,11 +47,10 @@ _MAX_STATEMENT_CHARS = 160
     " TRUNCATE TABLE.",
 )
 @click.option(
-    "--since", metavar="TSO|TIME",
-    help="Only what was committed after this [from the beginning]: a TSO, a time ago such as 20m,"
-    " or a date-time such as 'yesterday 14:00 Europe/Berlin' (UTC without a zone).",
+    "--since", type=MOMENT,
+    help=f"Only what was committed after this: {MOMENT_FORMS} [from the beginning].",
 )  # fmt: skip
-@click.option("--until", metavar="TSO|TIME", help="Through this, inclusive [to the end].")
+@click.option("--until", type=MOMENT, help="Through this, inclusive [to the end].")
 @click.option(
     "--where",
     metavar="CONDITION",
@@ -94,8 +94,8 @@ def command(
     /,
     globs: tuple[str, ...],
     kinds: tuple[str, ...],
-    since: str | None,
-    until: str | None,
+    since: int | None,
+    until: int | None,
     where: str,
     sort: Any,
     group: Any,
@@ -113,13 +113,13 @@ def command(
     """
     from sluice.etl.history.find import SearchQuery, check_table_globs, first_groups, search
     from sluice.etl.history.history_log import HistoryLog
-    from sluice.tidb import moments, tso
+    from sluice.tidb import tso
 
     settings = settings_of(ctx, config)
     shown_zone = _zone(zone)
     past = HistoryLog.open(settings)
-    begin = past.first if since is None else moments.parse_moment(since)
-    end = past.last if until is None else moments.parse_moment(until)
+    begin = past.first if since is None else since
+    end = past.last if until is None else until
     if begin >= end:
         raise click.UsageError(f"--since {tso.text(begin)} is not before --until {tso.text(end)}")
     query = SearchQuery(begin, end, globs, kinds, where, sort, limit, group=group)
@@ -175,10 +175,10 @@ def _zone(name: str) -> ZoneInfo:
         raise click.UsageError(f"--zone: {error}") from None
 
 
-def _time(ts: int, zone: ZoneInfo) -> str:
+def _time(ts: int, zone: ZoneInfo, precision: str = "milliseconds") -> str:
     from sluice.tidb import tso
 
-    return tso.to_datetime(ts).astimezone(zone).isoformat(" ", "milliseconds")
+    return tso.to_datetime(ts).astimezone(zone).isoformat(" ", precision)
 
 
 def _ddl_lines(found: SearchResults, zone: ZoneInfo) -> Iterator[str]:
@@ -212,7 +212,7 @@ def _transaction_lines(found: SearchResults, zone: ZoneInfo) -> Iterator[str]:
 
 def _group_lines(groups: list[FoundGroup], zone: ZoneInfo) -> Iterator[str]:
     for one in groups:
-        minute = _time(one.minute, zone)[: len("2026-11-21 09:30")] if one.minute else ""
+        minute = _time(one.minute, zone, "minutes") if one.minute else ""
         name = "  ".join(filter(None, (minute, one.table, one.shape)))
         yield f"{_printable(name)}: {_row_counts(one)} in {_transactions(one.transactions)}"
         yield (

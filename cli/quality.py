@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from sluice.cli._moments import MOMENT, MOMENT_FORMS
 from sluice.cli._settings import config_option, settings_of
 
 if TYPE_CHECKING:
@@ -106,8 +107,8 @@ def propose(ctx: click.Context, *, tables: tuple[str, ...], config: str | None) 
 )
 @click.option(
     "--as-of",
-    metavar="TSO|TIME",
-    help="With --on lake: as of this moment [the end of the archive].",
+    type=MOMENT,
+    help=f"With --on lake: as of this: {MOMENT_FORMS} [the end of the archive].",
 )
 @click.option(
     "--copy", "copy_file", type=click.Path(exists=True, dir_okay=False),
@@ -120,7 +121,7 @@ def run(
     /,
     suites: tuple[str, ...],
     on: str,
-    as_of: str | None,
+    as_of: int | None,
     copy_file: str | None,
     config: str | None,
 ) -> int:
@@ -131,15 +132,13 @@ def run(
     """
     from sluice.etl.settings import read_target
     from sluice.expectations.run import QualityRequest, run_quality
-    from sluice.tidb import moments
 
     if (on == "copy") != bool(copy_file):
         raise click.UsageError("--on copy and --copy FILE go together", ctx)
-    if as_of and on != "lake":
+    if as_of is not None and on != "lake":
         raise click.UsageError("--as-of goes with --on lake", ctx)
     settings = settings_of(ctx, config)
-    ts = moments.parse_moment(as_of) if as_of else 0
-    request = QualityRequest(on, suites, ts, read_target(copy_file) if copy_file else {})
+    request = QualityRequest(on, suites, as_of or 0, read_target(copy_file) if copy_file else {})
     done = run_quality(settings, request, _say)
     click.echo(f"report   {done.index}")
     if done.paused:

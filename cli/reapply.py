@@ -5,18 +5,16 @@ from __future__ import annotations
 import click
 
 from sluice.cli._job_run import run_command
+from sluice.cli._moments import MOMENT, MOMENT_FORMS
 from sluice.cli._settings import config_option
 
 
 @click.command("reapply")
 @click.option(
-    "--since", metavar="TSO|TIME", required=True,
-    help="Only what was committed after this: a TSO, a time ago such as 2h, or a"
-    " date-time such as '2026-11-16 00:00 Europe/Berlin' (UTC without a zone).",
+    "--since", type=MOMENT, required=True,
+    help=f"Only what was committed after this: {MOMENT_FORMS}.",
 )  # fmt: skip
-@click.option(
-    "--until", metavar="TSO|TIME", help="Through this, inclusive [all that is landed now]."
-)
+@click.option("--until", type=MOMENT, help="Through this, inclusive [all that is landed now].")
 @click.option(
     "--to", "target", metavar="FILE", type=click.Path(exists=True, dir_okay=False),
     help="Settings file of the target: its [downstream] with [file] or [kafka], [apply], and"
@@ -39,8 +37,8 @@ from sluice.cli._settings import config_option
 def command(
     ctx: click.Context,
     /,
-    since: str,
-    until: str | None,
+    since: int,
+    until: int | None,
     target: str | None,
     globs: tuple[str, ...],
     rows_per_second: int | None,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from sluice.cli._moments import MOMENT
 from sluice.cli._settings import config_option, settings_of
 
 if TYPE_CHECKING:
@@ -21,12 +22,12 @@ def command() -> None:
 
 
 @command.command("show")
-@click.argument("ts", metavar="[LO|COMMIT_TS]", type=int, required=False)
+@click.argument("ts", metavar="[MOMENT]", type=MOMENT, required=False)
 @click.option("--last", type=click.IntRange(1), help="Number of newest windows to show [1].")
 @click.option(
     "--rows",
     is_flag=True,
-    help="Show row changes, decoded; with COMMIT_TS those of that transaction.",
+    help="Show row changes, decoded; with a commit timestamp those of that transaction.",
 )
 @click.option("--table", metavar="DB.TABLE", help="Only row changes of this table.")
 @click.option(
@@ -49,11 +50,13 @@ def show(
 ) -> None:
     """Show a window: its parts, DDL statements and number of changes per table.
 
-    The window is named by LO (its beginning) or the COMMIT_TS of one of its transactions [the
-    newest].
+    The window is the one with the transaction committed at MOMENT, or else the one that begins at,
+    or reaches over, MOMENT: a TSO, before:TSO, a time ago such as 20m, or a date-time such as
+    'yesterday 14:00 Europe/Berlin' (UTC without a zone) [the newest].
     """
     from sluice.etl.history.clear_values import check_clear_values
     from sluice.etl.operate import describe, find_window, latest_windows, row_changes
+    from sluice.tidb.table_name import suggestion
 
     if ts is not None and last is not None:
         raise click.UsageError("give a timestamp or --last, not both")
@@ -69,19 +72,24 @@ def show(
         windows = latest_windows(relay, last or 1)
     if not windows:
         click.echo("no window is landed yet", err=as_json)
+    known, shown = set[str](), 0
     for window in windows:
         found = describe(relay, window)
+        known |= {str(entry["table"]) for entry in found["tables"]}
         if as_json:
             click.echo(json.dumps({"window": found}, ensure_ascii=False))
         else:
             click.echo("\n".join(_window_lines(found)))
         if rows or table:
             for change in row_changes(relay, window, table, ts if exact else None):
+                shown += 1
                 click.echo(
                     json.dumps({"change": _as_json(change)}, ensure_ascii=False, default=_plain)
                     if as_json
                     else _change_text(change)
                 )
+    if table and windows and not shown:
+        click.echo(f"no row of {table} is changed there{suggestion(table, known)}", err=True)
 
 
 def _window_lines(window: dict[str, Any]) -> list[str]:

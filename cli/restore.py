@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Any
 
 import click
 
 from sluice.cli._job_run import run_command
+from sluice.cli._moments import MOMENT, MOMENT_FORMS
 from sluice.cli._settings import config_option
 
 
 @click.command("restore")
 @click.option(
     "--until",
-    metavar="MOMENT",
-    help=(
-        "Include everything committed until this moment: a time with its zone such as"
-        " 2026-11-16T12:00:00+01:00 (UTC without one), a TSO, or before:TSO for just before that"
-        " commit. [all that is landed now]"
-    ),
+    type=MOMENT,
+    help=f"Include everything committed until this: {MOMENT_FORMS} [all that is landed now].",
 )
 @click.option(
     "--table", "tables", metavar="GLOB", multiple=True,
@@ -92,7 +90,14 @@ def command(
     continue.
     """
     if folder is None:
-        return run_command(ctx, config, "restore", form, plan_only=plan_only)
+        code = run_command(ctx, config, "restore", form, plan_only=plan_only)
+        if not code and not plan_only and form["until"]:
+            tables = shlex.join(form["tables"]) or "SCHEMA.TABLE"
+            click.echo(
+                f"next: `sluice as-of --diff {form['until']} 1m {tables}` shows what changed since",
+                err=True,
+            )
+        return code
     if (
         any(form[name] for name in ("into", "target", "connection", "replacing"))
         or not form["verify"]

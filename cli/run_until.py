@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from sluice.cli._moments import MOMENT
 from sluice.cli._settings import config_option, settings_of
 from sluice.tidb import tso
 
@@ -17,23 +18,23 @@ _POLL_INTERVAL_S = 0.5
 
 
 @click.command("run-until")
-@click.argument("moment", metavar="TSO|TIME")
+@click.argument("moment", type=MOMENT)
 @click.option("--follow", is_flag=True, help="Show progress until the timestamp is reached.")
 @config_option
 @click.pass_context
-def command(ctx: click.Context, *, moment: str, follow: bool, config: str | None) -> None:
+def command(ctx: click.Context, *, moment: int, follow: bool, config: str | None) -> None:
     """Apply up to exactly a commit timestamp, and wait there until `sluice resume`.
 
-    It may be in the middle of a window. TIME is a date-time, such as 2026-11-21T12:00:00+00:00 or
-    '2026-11-21 12:00 Europe/Berlin' (UTC without a zone). Everything committed until then is
-    included.
+    It may be in the middle of a window. MOMENT is a TSO, before:TSO for just before that commit, a
+    time ago such as 20m, or a date-time such as '2026-11-21 12:00 Europe/Berlin' (UTC without a
+    zone). Everything committed until then is included.
     """
     from sluice.etl import operate
 
     settings = settings_of(ctx, config)
     click.echo(operate.run_until(settings, moment))
     if follow:
-        _follow(settings, operate.parse_moment(moment))
+        _follow(settings, moment)
 
 
 def _follow(settings: Settings, ts: int) -> None:

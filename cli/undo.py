@@ -9,6 +9,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import click
 
+from sluice.cli._moments import MOMENT, MOMENT_FORMS
 from sluice.cli._settings import config_option, settings_of
 
 if TYPE_CHECKING:
@@ -36,13 +37,10 @@ class _Commit(click.ParamType[int]):
     help="Which one, if several transactions share the commit ts.",
 )  # fmt: skip
 @click.option(
-    "--since", metavar="TSO|TIME",
-    help="In place of COMMIT_TS: all that was committed after this, as one change; a TSO, a time"
-    " ago such as 20m, or a date-time such as 'yesterday 14:00 Europe/Berlin' (else UTC).",
+    "--since", type=MOMENT,
+    help=f"In place of COMMIT_TS: all that was committed after this, as one: {MOMENT_FORMS}.",
 )  # fmt: skip
-@click.option(
-    "--until", metavar="TSO|TIME", help="With --since: through this, inclusive [to the end]."
-)
+@click.option("--until", type=MOMENT, help="With --since: through this, inclusive [to the end].")
 @click.option(
     "--table", "globs", metavar="GLOB", multiple=True,
     help="Only changes of tables whose name then matches (schema.table, * and ?); may be repeated"
@@ -88,8 +86,8 @@ def command(
     /,
     commit_ts: int | None,
     start_ts: int,
-    since: str | None,
-    until: str | None,
+    since: int | None,
+    until: int | None,
     globs: tuple[str, ...],
     kinds: tuple[str, ...],
     where: str,
@@ -121,7 +119,7 @@ def command(
 
     if (commit_ts is None) == (since is None):
         raise click.UsageError("name one transaction with COMMIT_TS, or many with --since", ctx)
-    if since is None and (until or kinds or where):
+    if since is None and (until is not None or kinds or where):
         raise click.UsageError("--until, --kind and --where go with --since", ctx)
     if since is not None and start_ts:
         raise click.UsageError("--start-ts goes with COMMIT_TS", ctx)
@@ -133,7 +131,8 @@ def command(
         with past.held("`sluice undo`", commit_ts - 1):
             changes = undo.read_transaction(past, commit_ts, globs, start_ts)
     else:
-        changes = _range(past, since or "", until, globs, kinds, where)
+        end = past.last if until is None else until
+        changes = _range(past, since or 0, end, globs, kinds, where)
     reverses = [undo.invert_changes(table) for table in changes.tables]
     if dry_run:
         rows = [row for reverse in reverses for row in undo.preview(reverse, shown)]
@@ -148,13 +147,20 @@ def command(
         return 0
     for line in undo.script(changes, undo.for_upstream(reverses)):
         output.write(line + b"\n")
+    name = str(getattr(output, "name", "-"))
+    if name not in ("-", "<stdout>"):
+        click.echo(
+            f"{name}: run it in TiDB, compare the two counts, then COMMIT or ROLLBACK;"
+            " --apply in place of --output does all of it",
+            err=True,
+        )
     return 0
 
 
 def _range(
     past: HistoryLog,
-    since: str,
-    until: str | None,
+    begin: int,
+    end: int,
     globs: tuple[str, ...],
     kinds: tuple[str, ...],
     where: str,
@@ -162,9 +168,7 @@ def _range(
     from sluice.etl.history import undo
     from sluice.etl.history.find import SearchQuery, check_table_globs
     from sluice.tidb import tso
-    from sluice.tidb.moments import parse_moment
 
-    begin, end = parse_moment(since), past.last if until is None else parse_moment(until)
     if begin >= end:
         raise click.UsageError(f"--since {tso.text(begin)} is not before --until {tso.text(end)}")
     for name, ts in (("--since", begin), ("--until", end)):

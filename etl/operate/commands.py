@@ -17,7 +17,7 @@ from sluice.etl.downstream import Checkpoint
 from sluice.etl.operate.status import failures, locked_checkpoint, newest_checkpoint
 from sluice.etl.settings import MODES, Settings, SettingsError
 from sluice.relay import Control
-from sluice.tidb import moments, tso
+from sluice.tidb import tso
 
 log = logging.getLogger("sluice")
 
@@ -112,12 +112,11 @@ def _subject_text(what: str) -> str:
     return {BOTH: "landing and applying are", LAND: "landing is", APPLY: "applying is"}[what]
 
 
-def run_until(settings: Settings, moment: str) -> str:
-    """Apply to exactly a TSO or time, and wait there.
+def run_until(settings: Settings, ts: int) -> str:
+    """Apply to exactly the TSO `ts`, and wait there.
 
-    It may be in the middle of a window. Raises ValueError.
+    It may be in the middle of a window. Raises OperateError.
     """
-    ts = moments.parse_moment(moment)
     relay = settings.open_relay()
     checkpoint = newest_checkpoint(settings.target, relay)
     _check_reachable(checkpoint, ts)

@@ -2,8 +2,8 @@
 
 A form comes from Airflow, where its DAG's parameters have checked types; from the pages; or from a
 command, as its options. An empty field counts as missing. Moments are texts, see
-`sluice.tidb.moments`; names of tables are lines. All functions raise MomentError for a moment, and
-SettingsError for a settings file, that can't be read.
+`sluice.tidb.moments`, or TSOs; names of tables are lines. All functions raise MomentError for a
+moment, and SettingsError for a settings file, that can't be read.
 
 A request's class is imported when one is made: Airflow's pages check forms, too.
 """
@@ -135,7 +135,7 @@ def reapply_request(form: Form) -> ReplayRequest:
     from sluice.etl.verify.reapply.request import ReplayRequest
 
     return ReplayRequest(
-        moments.parse_moment(form["since"]),
+        moments.parse_moment(str(form["since"])),  # an empty one is refused
         _moment(form["until"]),
         read_target(form["target"]) if form["target"] else {},
         _names(form["tables"]),
@@ -221,9 +221,11 @@ def verify_request(form: Form) -> VerifyRequest:
     return VerifyRequest(_names(form["tables"]), form["how"] or AUTO)
 
 
-def _moment(text: str | None) -> int:
+def _moment(field: str | int | None) -> int:
     """Return a moment's TSO; 0 for an empty field."""
-    return moments.parse_moment(text) if text else 0
+    if isinstance(field, int):
+        return field
+    return moments.parse_moment(field) if field else 0
 
 
 def _names(lines: Iterable[str] | None) -> tuple[str, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 
 from sluice.etl.copy.definitions import SourceSchema
@@ -43,6 +43,7 @@ from sluice.relay.jobs import (
     TableProgress,
 )
 from sluice.relay.verification_log import ARCHIVE, UPSTREAM, VerificationMethod, Verifications
+from sluice.tidb.table_name import suggestion
 
 __all__ = ["KIND", "cancel_verify", "create_verify", "run_verify"]
 
@@ -266,16 +267,11 @@ class _VerifyJob:
     def _tables(self, definitions: SourceSchema) -> list[ComparedTable]:
         """Return the tables to compare now; excluded ones are noted.
 
-        Raises VerifyError if nothing is asked for that there is.
+        Raises VerifyError if something is asked for that isn't there.
         """
         wanted = self._wanted(definitions)
-        if not wanted and self._request.tables:
-            raise VerifyError(
-                f"the upstream has no table {', '.join(self._request.tables)}",
-                hint=(
-                    "names are `schema.table`, in the upstream's spelling; * and ? stand for others"
-                ),
-            )
+        if not self._results.results:  # later a table may have been dropped meanwhile
+            _check_names(self._request.tables, definitions)
         session = MySQLSession(self._settings.downstream)
         session.connect()
         try:
@@ -335,6 +331,20 @@ class _VerifyJob:
             result = explain_missing(self._settings, self._place.cluster.tikv, result, apart)
         self._results.add_differing(result, apart)
         self._results.add_merged(one.table.table, one.table.others, result)
+
+
+def _check_names(globs: Sequence[str], definitions: SourceSchema) -> None:
+    """Raise VerifyError for a name that fits no table of the upstream's."""
+    tables = [table for table in definitions.of_users().tables if table.is_base_table]
+    for glob in globs:
+        asked = VerifyRequest((glob,))
+        if not any(asked.wants(table.schema_name, table.name) for table in tables):
+            known = [table.full_name for table in tables]
+            raise VerifyError(
+                f"the upstream has no table {glob}{suggestion(glob, known)}",
+                hint="names are `schema.table`, in the upstream's spelling; * and ? stand for"
+                " others",
+            )
 
 
 def _table_result(one: TableComparison, ts: int) -> TableResult:

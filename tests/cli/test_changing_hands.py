@@ -390,7 +390,7 @@ def test_an_order_that_is_given_during_a_takeover_counts(
 
     def ordered(*words: Any) -> Any:
         found = watch(*words)
-        operate.run_until(load_settings(config), str(story._ts + 5))
+        operate.run_until(load_settings(config), story._ts + 5)
         return found
 
     monkeypatch.setattr(takeover, "_await_unmoved_checkpoint", ordered)
@@ -415,7 +415,7 @@ def test_an_order_at_the_same_moment_is_not_undone(
 
     if command == "takeover":
         relay.stop(StopMark("there was another writer", 1))
-        operate.run_until(settings, str(at))
+        operate.run_until(settings, at)
         monkeypatch.setattr(LocalStorage, "create", late)
         sluice("takeover")
         assert given and relay.control() == Control(land_paused=True)

@@ -251,6 +251,12 @@ def test_a_window_is_shown_with_its_tables_ddl_and_changed_values(
         for line in sluice("relay", "show", updated, "--table", "d.other").stdout.splitlines()
         if " update " in line
     ]
+    said = sluice("relay", "show", updated, "--table", "d.itm").stderr
+    assert "no row of d.itm is changed there; did you mean d.item?" in said
+    assert (
+        sluice("relay", "show", f"before:{updated + 1}").stdout
+        == sluice("relay", "show", updated).stdout
+    )
     assert "holds no window at" in sluice("relay", "show", updated + 1_000_000, code=1).stderr
 
 

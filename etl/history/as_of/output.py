@@ -1,8 +1,9 @@
-"""Write rows of the past for people: Parquet, CSV and SQL files, or text on the screen."""
+"""Write rows of the past: Parquet, CSV, JSON and SQL files, or text on the screen."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -146,6 +147,33 @@ class _SqlOutput:
     def close(self) -> None: ...
 
 
+class _JsonOutput:
+    """A row a line: an object with the table's name and the row's values by column.
+
+    Numbers are JSON's, but DECIMAL is text; bytes, and text that isn't UTF-8, are 0x and digits.
+    """
+
+    def __init__(self, sink: BinaryIO, schema: pa.Schema, table: Table) -> None:
+        self._sink, self._table, self._names = sink, table.full_name, schema.names
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        columns = [_json_values(column) for column in batch.columns]
+        for values in zip(*columns, strict=True):
+            row = {"table": self._table, "row": dict(zip(self._names, values, strict=True))}
+            self._sink.write(json.dumps(row, ensure_ascii=False).encode() + b"\n")
+
+    def close(self) -> None: ...
+
+
+def _json_values(column: pa.Array) -> list[Any]:
+    if pa.types.is_large_binary(column.type) or pa.types.is_large_string(column.type):
+        values = _csv_column(column).to_pylist()
+        return [None if value is None else value.decode() for value in values]
+    values = column.to_pylist()
+    plain = pa.types.is_integer(column.type) or pa.types.is_floating(column.type)
+    return values if plain else [None if value is None else str(value) for value in values]
+
+
 def broken_columns(batch: pa.RecordBatch) -> set[str]:
     """Return the names of the columns with text that isn't UTF-8."""
     return {
@@ -164,6 +192,8 @@ FORMATS: Mapping[str, Callable[[BinaryIO, pa.Schema, Table], TableOutput]] = {
     "parquet": _ParquetOutput, "csv": _CsvOutput, "sql": _SqlOutput,
 }  # fmt: skip
 """The formats by their names on the command line, which are the files' endings, too."""
+_ALL_FORMATS = {**FORMATS, "json": _JsonOutput}
+"""Those of `sluice as-of`: JSON is for scripts, and a restore can't be loaded from it."""
 
 
 def file_name(name: str, ending: str) -> str:
@@ -199,7 +229,7 @@ def open_output_at(path: Path, kind: str, schema: pa.Schema, table: Table) -> It
     """
     sink = path.open("wb")
     try:
-        output = _NamedOutput(path, FORMATS[kind](sink, schema, table))
+        output = _NamedOutput(path, _ALL_FORMATS[kind](sink, schema, table))
         try:
             yield output
         except BaseException:
@@ -242,7 +272,7 @@ def with_file_name(path: Path) -> Iterator[None]:
 @contextlib.contextmanager
 def screen_output(kind: str, schema: pa.Schema, table: Table) -> Iterator[TableOutput]:
     """Write the output to standard output."""
-    output = FORMATS[kind](sys.stdout.buffer, schema, table)
+    output = _ALL_FORMATS[kind](sys.stdout.buffer, schema, table)
     yield output
     output.close()
 

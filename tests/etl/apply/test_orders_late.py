@@ -105,7 +105,7 @@ def test_a_point_to_stop_at_is_kept_by_the_batch_that_is_being_written(
     with meanwhile(
         monkeypatch,
         "execute_pipelined",
-        lambda: operate.run_until(settings, str(stop)),
+        lambda: operate.run_until(settings, stop),
         lambda: relay.control().apply_until_ts == stop,
     ) as came:
         go_on(story, "atomic", 2)
@@ -182,9 +182,9 @@ def test_a_point_inside_a_flight_is_refused_and_nothing_is_asked_for(story: Stor
     break_off(story, after)
     settings = settings_of(story, "parallel")
     with pytest.raises(OperateError, match=f"several sessions .*it can at {story._ts}"):
-        operate.run_until(settings, str(middle))
+        operate.run_until(settings, middle)
     assert story._relay.control() == Control()
-    operate.run_until(settings, str(story._ts))
+    operate.run_until(settings, story._ts)
 
 
 def test_a_ddl_that_is_being_executed_cannot_be_skipped_any_more(
@@ -203,7 +203,7 @@ def test_a_ddl_that_is_being_executed_cannot_be_skipped_any_more(
         with pytest.raises(OperateError, match=r"too late.*being executed.*ADD COLUMN"):
             operate.skip_ddl(settings, at)
         with pytest.raises(OperateError, match="is begun"):
-            operate.run_until(settings, str(at - 1))
+            operate.run_until(settings, at - 1)
     thread.join(60)
     assert story._relay.overrides.list() == []
     assert story.rows("item") == [(1, 1, None)]

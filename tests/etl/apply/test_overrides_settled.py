@@ -137,7 +137,7 @@ def test_what_cannot_be_known_is_not_promised(story: Story, tmp_path: Path) -> N
     gone = Settings(settings.upstream, settings.relay, Downstream("127.0.0.1", 1, "sluice"))
     at = story._ts
     assert "is unknown now" in operate.skip_transaction(gone, at)
-    assert "is unknown now" in operate.run_until(gone, str(at))
+    assert "is unknown now" in operate.run_until(gone, at)
     with pytest.raises(OperateError, match="is unknown now"):
         operate.remove_override(gone, at)
     operate.resume(settings)

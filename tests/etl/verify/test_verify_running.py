@@ -233,6 +233,9 @@ def test_the_command_says_what_differs_and_its_exit_code_is_1(
 def test_what_can_not_be_verified_is_said_before_a_job_begins(running: Pipeline) -> None:
     with pytest.raises(VerifyError, match="no table nothing"):
         verified(running, "nothing.like_this")
+    name = table_of(running)
+    with pytest.raises(VerifyError, match=rf"no table {name}x; did you mean .*{name}"):
+        verified(running, name, f"{name}x")  # of several one is mistyped
     with pytest.raises(VerifyError, match=r"schema\.table"):
         verified(running, "orders")
     without = replace(running.settings, upstream=replace(running.settings.upstream, sql_host=""))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import re
 from collections.abc import Iterator
 from dataclasses import replace
@@ -164,6 +165,11 @@ def test_the_command_writes_whole_files_and_shows_what_became_different(
     shown = run(group, ["as-of", "--diff", str(first), str(second), "shop.item", *options])
     assert shown.exit_code == 0, shown.output
     assert re.search(r"shop\.item: \d+ differences\n  (inserted|deleted|changed) ", shown.output)
+
+    scripts = run(group, ["as-of", str(first), "shop.item", "--json", *options])
+    rows = [json.loads(line) for line in scripts.stdout.splitlines()]
+    assert len(rows) == labels(RECORDINGS / NAME)[FIRST]["tables"]["shop.item"]
+    assert {each["table"] for each in rows} == {"shop.item"} and "id" in rows[0]["row"]
 
     past, folder = tables_as_of(archived, first, ["shop.item"], run=run_locally), tmp_path / "out"
     _write(past, past.row_schemas(), past.rows(), "csv", folder)

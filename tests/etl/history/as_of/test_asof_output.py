@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pyarrow as pa
@@ -153,3 +154,18 @@ def test_text_that_is_not_utf_8_is_shown_as_bytes_in_csv(tmp_path: Path) -> None
     with file_output(tmp_path, "csv", "d.odd", odd_rows().schema, ODD) as output:
         output.write(odd_rows().slice(0, 2))
     assert (tmp_path / "d.odd.csv").read_text().splitlines()[1] == '0,"2020-02-31","0x636166E9"'
+
+
+def test_json_is_a_row_a_line_with_exact_numbers_and_bytes_as_digits(tmp_path: Path) -> None:
+    lines = write(tmp_path, "json").read_text(encoding="utf-8").splitlines()
+    documents = [json.loads(line) for line in lines]
+    assert {each["table"] for each in documents} == {TABLE.full_name}
+    shown = [("0x00FF", "0x", None)[number] for number in range(3)]
+    assert [tuple(each["row"].values()) for each in documents] == [
+        (*row[:2], digits, *row[3:]) for row, digits in zip(ROWS, shown, strict=True)
+    ]
+    (tmp_path / "odd").mkdir()
+    with file_output(tmp_path / "odd", "json", "d.odd", odd_rows().schema, ODD) as output:
+        output.write(odd_rows().slice(0, 1))
+    row = json.loads((tmp_path / "odd" / "d.odd.json").read_text())["row"]
+    assert list(row.values()) == [0, "2020-02-31", "0x636166E9"]

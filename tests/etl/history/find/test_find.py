@@ -338,7 +338,8 @@ def test_the_command_shows_times_in_a_zone_and_json_for_scripts(
     code, out, err = ran(*wanted, "--group", "table", "--group", "minute", "--zone", "Asia/Kolkata")
     assert code == 0 and "more aren't shown" in err
     assert re.match(
-        r"\d{4}-\d\d-\d\d \d\d:\d\d  bank\.cart: [\d,]+ deleted in [\d,]+ transactions\n    \d+  ",
+        r"\d{4}-\d\d-\d\d \d\d:\d\d\+05:30  bank\.cart: [\d,]+ deleted in [\d,]+ transactions"
+        r"\n    \d+  ",
         out,
     )
     code, out, _ = ran(*wanted, "--group", "shape", "--json")

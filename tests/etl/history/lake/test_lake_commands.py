@@ -112,7 +112,9 @@ def test_files_of_a_range_are_those_that_may_hold_it_and_a_table_without_any_is_
     assert sluice(
         capsys, "archive", "files", "types.times", "--since", last.hi, "--config", config
     )[:2] == (1, "")
-    assert sluice(capsys, "archive", "files", "types.nowhere", "--config", config)[:2] == (1, "")
+    code, said, err = sluice(capsys, "archive", "files", "types.tims", "--config", config)
+    assert (code, said) == (1, "") and "no file of types.tims" in err
+    assert "did you mean types.times" in err
     code, _, error = sluice(
         capsys, "archive", "export", "types.nowhere", "--config", config, "--property", "type=sql",
         "--property", f"uri=sqlite:///{tmp_path}/c.db", "--property", f"warehouse=file://{tmp_path}",
