@@ -9,7 +9,7 @@ from types import FrameType
 
 import click
 
-from sluice.cli._settings import address_of, choose_pipeline, config_option
+from sluice.cli._settings import address_of, choose_pipeline, config_option, settings_of
 
 _LISTEN = "127.0.0.1:8246"
 
@@ -41,6 +41,7 @@ def command(ctx: click.Context, *, listen: str, config: str | None) -> None:
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
+    settings_of(ctx, config)  # prints which pipeline
     path = choose_pipeline(ctx, config).path
     pipeline = NamedPipeline(name_of(path), path)
     service, stop = ReplicationService(pipeline), threading.Event()

@@ -40,6 +40,8 @@ def command(ctx: click.Context, *, as_json: bool, config: str | None) -> int:
     # the launchers of the stack take 0.2 s to import, which a pipeline doesn't wait for
     from sluice.cli._stack_status import collect, stack_text
 
+    if choose_pipeline(ctx, config).path.exists():
+        settings_of(ctx, config)  # prints which pipeline
     status = collect(stack_of(ctx))
     click.echo(json.dumps(status, indent=1) if as_json else stack_text(status))
     return _exit_code(status["operators"] or {}) or (_PASSES if status["dead"] else 0)
