@@ -135,12 +135,20 @@ def test_an_unknown_part_is_an_error_in_one_line(sluice):
     assert "Traceback" in sluice("--debug", "up", "foo").stderr
 
 
-@pytest.mark.parametrize(
+COMPLETED = pytest.mark.parametrize(
     ("words", "expected"), [("sluice resto", "restore"), ("sluice undo --d", "--dry-run")]
 )
+
+
+@COMPLETED
 def test_bash_completes_commands_and_options(words: str, expected: str) -> None:
+    assert completed('eval "$(sluice completion bash)"', words) == [expected]
+
+
+def completed(load: str, words: str) -> list[str]:
+    """What bash proposes for the last of `words`, once it has loaded the completion."""
     script = (
-        'eval "$(sluice completion bash)"\n'
+        f"{load}\n"
         f"COMP_WORDS=({words}); COMP_CWORD={len(words.split()) - 1}\n"
         '_sluice_completion sluice; printf "%s\\n" "${COMPREPLY[@]}"\n'
     )
@@ -152,4 +160,22 @@ def test_bash_completes_commands_and_options(words: str, expected: str) -> None:
         text=True,
         check=True,
     )
-    assert done.stdout.split() == [expected], done.stderr
+    return done.stdout.split()
+
+
+@COMPLETED
+def test_completion_is_installed_where_each_shell_looks_once(
+    words: str, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in ("XDG_DATA_HOME", "XDG_CONFIG_HOME", "ZDOTDIR"):
+        monkeypatch.delenv(name, raising=False)
+    (tmp_path / ".zshrc").write_text("autoload compinit")
+    for shell in ("bash", "fish", "zsh", "zsh"):
+        done = typed("completion", shell, "--install")
+        assert done.returncode == 0 and str(tmp_path) in done.stdout
+    line = 'eval "$(sluice completion zsh)"'
+    assert (tmp_path / ".zshrc").read_text() == f"autoload compinit\n{line}\n"
+    assert "complete " in (tmp_path / ".config/fish/completions/sluice.fish").read_text()
+    file = tmp_path / ".local/share/bash-completion/completions/sluice"
+    assert completed(f"source {file}", words) == [expected]
