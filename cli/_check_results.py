@@ -8,6 +8,7 @@ from dataclasses import asdict
 
 import click
 
+from sluice.cli._json_lines import SCHEMA
 from sluice.errors import FAIL, OK, WARN, CheckResult
 
 json_option = click.option(
@@ -22,11 +23,15 @@ def print_checks(results: Sequence[CheckResult], *, as_json: bool = False, **mor
     """
     failed, warned = (sum(each.state == state for each in results) for state in (FAIL, WARN))
     if as_json:
-        document = more | {
-            "failed": failed,
-            "warned": warned,
-            "results": [asdict(each) for each in results],
-        }
+        document = (
+            {"schema": SCHEMA}
+            | more
+            | {
+                "failed": failed,
+                "warned": warned,
+                "results": [asdict(each) for each in results],
+            }
+        )
         click.echo(json.dumps(document, indent=1, ensure_ascii=False))
         return 1 if failed else 0
     width = max(len(each.area) for each in results)

@@ -18,9 +18,8 @@ __all__ = ["NO_JSON", "SCHEMA", "add_json", "wants_json"]
 
 SCHEMA = 1
 """Version of the documents. A version only gets more fields; what else changes is another one."""
-_ENDLESS = ("run", "up", "down", "metrics", "replay", "spark", "pump", "bench")
-NO_JSON = frozenset((*_ENDLESS, "init", "config", "dags", "as-of", "completion", "man"))
-"""Commands that run until they are stopped, ask, or print a format of their own."""
+NO_JSON = frozenset(("metrics", "spark", "pump", "bench", "completion", "man"))
+"""Commands that run until they are stopped, or print a format of their own."""
 _KEY = "sluice.json"
 
 

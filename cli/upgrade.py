@@ -8,7 +8,6 @@ from pathlib import Path
 import click
 
 from sluice.cli._check_results import json_option, print_checks
-from sluice.cli._json_lines import SCHEMA
 from sluice.cli._settings import choose_pipeline, config_option
 from sluice.errors import FAIL, OK, WARN, CheckResult, SluiceError
 
@@ -61,9 +60,7 @@ def command(
     version = metadata.version("sluice")
     if data_dirs:
         results = [_data_directory(path) for path in data_dirs]
-        return print_checks(
-            results, as_json=as_json, schema=SCHEMA, version=version, kinds=[], steps=[]
-        )
+        return print_checks(results, as_json=as_json, version=version, kinds=[], steps=[])
     from sluice.etl.operate.upgrade import check_upgrade
     from sluice.pump_service.store.data_format import FORMAT
 
@@ -73,7 +70,6 @@ def command(
     code = print_checks(
         [*report.results, *_packages()],
         as_json=as_json,
-        schema=SCHEMA,
         version=version,
         kinds=[kind.to_json() for kind in report.kinds],
         steps=report.steps,
