@@ -25,11 +25,19 @@ def command(ctx: click.Context, *, user: str | None, tidb: bool, config: str | N
     They cover each database that the pipeline's rules replicate, as the upstream has them now, and
     give no rights on the server's own databases. Run it again after a database was created.
     """
+    for line in needed_grants(settings_of(ctx, config), user, tidb=tidb):
+        click.echo(line)
+
+
+def needed_grants(settings: Settings, user: str | None = None, *, tidb: bool = False) -> list[str]:
+    """Return the statements for the databases that the upstream has now.
+
+    Raises RequestError if the downstream is no database, and errors of the upstream.
+    """
     from sluice.etl.copy.copy_source_cluster import SourceCluster
     from sluice.etl.downstream.grants import grant_statements
     from sluice.etl.settings import Downstream
 
-    settings = settings_of(ctx, config)
     target = settings.target
     if not isinstance(target, Downstream):
         raise RequestError("the downstream is no database: there are no rights to grant")
@@ -37,8 +45,7 @@ def command(ctx: click.Context, *, user: str | None, tidb: bool, config: str | N
         found = cluster.definitions(cluster.pd.tso()).of_users()
     account = user or f"'{target.user}'@'%'"
     own = target.checkpoint_schema, target.recycle_schema
-    for line in grant_statements(account, _targets(settings, found), own, process=not tidb):
-        click.echo(line)
+    return grant_statements(account, _targets(settings, found), own, process=not tidb)
 
 
 def _targets(settings: Settings, found: SourceSchema) -> set[str]:

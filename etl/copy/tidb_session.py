@@ -204,10 +204,15 @@ class TidbSession:
         return CopyError(
             f"{where}: {what[:200]}: {error}",
             transient=lost,
-            hint="see [upstream] sql-user and sql-password-env"
-            if number == server_errors.ACCESS_DENIED
-            else "",
+            hint=self._hint(number),
         )
+
+    def _hint(self, number: int) -> str:
+        if number == server_errors.ACCESS_DENIED:
+            return "see [upstream] sql-user and sql-password-env"
+        if number == server_errors.LACKS_PRIVILEGE:
+            return f"`GRANT SELECT, REPLICATION CLIENT ON *.* TO '{self.address.user}'@'%'` in TiDB"
+        return ""
 
 
 def read_rows(session: TidbSession, table: Table, condition: str) -> Iterator[pa.RecordBatch]:

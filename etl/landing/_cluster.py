@@ -9,9 +9,8 @@ from sluice.errors import SluiceError
 from sluice.etl.settings import Upstream
 from sluice.tidb import EtcdClient, NodeStatus, PDClient, Registry, TiKVClient
 from sluice.tidb.etcd import parse_version, tidb_versions
+from sluice.tidb.etcd.topology import WITHOUT_BINLOGS
 
-WITHOUT_BINLOGS = (8, 4)
-"""The first version of TiDB that writes none."""
 _CHECK_INTERVAL_S = 5.0
 
 

@@ -6,27 +6,29 @@ It reads from every party and writes nothing. Each result that isn't right names
 from __future__ import annotations
 
 import functools
+import os
 import shutil
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
-from sluice.errors import FAIL, OK, WARN, CheckResult, ours
+from sluice.errors import FAIL, OK, WARN, CheckResult, SluiceError, ours
 from sluice.etl.cached_value import SourcePoller
 from sluice.etl.copy.tidb_session import TidbAddress, TidbSession
 from sluice.etl.display_units import format_duration, format_size
 from sluice.etl.downstream import MySQLSession
 from sluice.etl.operate.overview import Overview, overview
 from sluice.etl.operate.takeover_check import check_tidb_servers
+from sluice.etl.operate.time_zones import check_time_zones
 from sluice.etl.settings import Downstream, Settings
 from sluice.etl.spark.session import check_reachable
 from sluice.relay.url import local_folder
-from sluice.tidb import EtcdClient, PDClient, tso
+from sluice.tidb import EtcdClient, PDClient, Registry, tso
 
 __all__ = ["AREAS", "PARTIES", "check_pipeline"]
 
-AREAS = ("upstream", "tidb", "downstream", "spark", "disk", "replication")
-PARTIES = AREAS[:-1]
-"""Those that can be checked before anything runs."""
+AREAS = ("upstream", "tidb", "downstream", "zones", "spark", "disk", "replication")
+PARTIES = ("upstream", "tidb", "pumps", "downstream", "zones", "spark", "disk")
+"""Those that can be checked before anything runs. `replication` has the pumps with their lag."""
 _TIMEOUT_S = 15.0
 _PD_TIMEOUT_S = 5.0
 _MAX_SKEW_MS = 1_000
@@ -35,7 +37,7 @@ _MAX_VERIFIED_AGE_MS = 7 * 86_400_000
 
 
 def check_pipeline(settings: Settings, areas: Collection[str] = AREAS) -> list[CheckResult]:
-    """Return the results of the checks of some of AREAS, which run side by side.
+    """Return the results of the checks of some of AREAS and PARTIES, which run side by side.
 
     It never raises for what can't be reached: that is a result.
     """
@@ -56,8 +58,14 @@ def _run(area: str, settings: Settings) -> list[CheckResult]:
     try:
         results.extend(_CHECKS[area](settings))  # what came before an error stays
     except Exception as error:
-        results.append(CheckResult(area, FAIL, str(ours(error)), _HINTS[area]))
+        failure = ours(error)
+        results.append(CheckResult(area, FAIL, str(failure.args[0]), _hint(area, failure)))
     return results
+
+
+def _hint(area: str, failure: SluiceError) -> str:
+    """Return the error's own hint; that of its class is about tasks."""
+    return failure.hint if failure.hint != type(failure).hint else _HINTS[area]
 
 
 def _upstream(settings: Settings) -> Iterator[CheckResult]:
@@ -76,14 +84,20 @@ def _upstream(settings: Settings) -> Iterator[CheckResult]:
 
 def _tidb(settings: Settings) -> Iterator[CheckResult]:
     upstream = settings.upstream
-    if settings.open_relay().known_pumps.load().is_captured or upstream.source == "capture":
-        yield CheckResult("tidb", OK, "changes are captured from TiKV; TiDB needs no binlog")
-    else:
-        with EtcdClient(upstream.pd_urls, tls=upstream.tls(), timeout_s=_PD_TIMEOUT_S) as etcd:
+    with EtcdClient(upstream.pd_urls, tls=upstream.tls(), timeout_s=_PD_TIMEOUT_S) as etcd:
+        online = [pump for pump in Registry(etcd).pumps() if pump.state == "online"]
+        if (
+            settings.open_relay().known_pumps.load().is_captured
+            or upstream.source == "capture"
+            or (online and all(pump.captured_cluster_id is not None for pump in online))
+        ):
+            yield CheckResult("tidb", OK, "changes are captured from TiKV; TiDB needs no binlog")
+        else:
             yield from check_tidb_servers(etcd)
     if upstream.sql_host:
         address = TidbAddress.from_settings(upstream)
-        TidbSession(address).close()
+        with TidbSession(address) as session:
+            session.query("SHOW MASTER STATUS")  # a copy does, and needs REPLICATION CLIENT
         yield CheckResult("tidb", OK, f"{address.user}@{address.shown} may log in for copies")
 
 
@@ -117,6 +131,13 @@ def _disk(settings: Settings) -> Iterator[CheckResult]:
         place = Path(folder)
         while not place.exists():
             place = place.parent
+        if not os.access(place, os.W_OK):
+            yield CheckResult(
+                "disk",
+                WARN,
+                f"{name} {url}: the user who runs this may not write to {place}",
+                "let the user of landing and copies write there",
+            )
         usage = shutil.disk_usage(place)
         text = f"{name} {url}: {format_size(usage.free)} of {format_size(usage.total)} are free"
         if usage.free < max(_MIN_FREE_BYTES, _MIN_FREE_RATIO * usage.total):
@@ -140,21 +161,35 @@ def _replication(settings: Settings) -> Iterator[CheckResult]:
 
 
 def _pumps(seen: Overview) -> Iterator[CheckResult]:
-    present = [pump for pump in seen.pumps if pump.registry_state != "offline"]
-    online = [pump for pump in present if pump.registry_state == "online"]
-    names = ", ".join(f"{pump.node_id} ({_ago(pump.lag_ms)} behind)" for pump in online)
-    if not present:
-        yield CheckResult("pumps", FAIL, "none is registered", "start one: `sluice pump --help`")
-    elif len(online) == 1:
-        waits = "landing waits" if online[0].is_captured else "TiDB has none to write to, and stops"
-        yield CheckResult(
-            "pumps",
-            WARN,
-            f"only one is online: {names}. While it is replaced {waits}",
-            "start a second one",
-        )
-    else:
-        yield CheckResult("pumps", OK, f"{len(online)} online: {names}")
+    online = [pump for pump in seen.pumps if pump.registry_state == "online"]
+    names = [f"{pump.node_id} ({_ago(pump.lag_ms)} behind)" for pump in online]
+    is_any = any(pump.registry_state != "offline" for pump in seen.pumps)
+    yield _pump_result(names, is_any=is_any, is_captured=any(each.is_captured for each in online))
+
+
+def _registered_pumps(settings: Settings) -> Iterator[CheckResult]:
+    upstream = settings.upstream
+    with EtcdClient(upstream.pd_urls, tls=upstream.tls(), timeout_s=_PD_TIMEOUT_S) as etcd:
+        pumps = Registry(etcd).pumps()
+    online = [pump for pump in pumps if pump.state == "online"]
+    yield _pump_result(
+        [f"{pump.node_id} at {pump.host}" for pump in online],
+        is_any=any(pump.state != "offline" for pump in pumps),
+        is_captured=any(pump.captured_cluster_id is not None for pump in online),
+    )
+
+
+def _pump_result(names: list[str], *, is_any: bool, is_captured: bool) -> CheckResult:
+    """Return the result about pumps that are online; `is_any`: one of any state is registered."""
+    listed = ", ".join(names)
+    if not is_any:
+        hint = "start one: `sluice pump --help`"
+        return CheckResult("pumps", FAIL, "none is registered", hint)
+    if len(names) != 1:
+        return CheckResult("pumps", OK, f"{len(names)} online: {listed}")
+    waits = "landing waits" if is_captured else "TiDB has none to write to, and stops"
+    text = f"only one is online: {listed}. While it is replaced {waits}"
+    return CheckResult("pumps", WARN, text, "start a second one")
 
 
 def _safety(seen: Overview) -> Iterator[CheckResult]:
@@ -199,7 +234,9 @@ def _ago(ms: float) -> str:
 _CHECKS: dict[str, Callable[[Settings], Iterator[CheckResult]]] = {
     "upstream": _upstream,
     "tidb": _tidb,
+    "pumps": _registered_pumps,
     "downstream": _downstream,
+    "zones": check_time_zones,
     "spark": _spark,
     "disk": _disk,
     "replication": _replication,
@@ -207,7 +244,9 @@ _CHECKS: dict[str, Callable[[Settings], Iterator[CheckResult]]] = {
 _HINTS = {
     "upstream": "see [upstream] pd-urls and ssl-ca, and whether PD runs",
     "tidb": "see [upstream] sql-host and sql-user, and whether TiDB runs",
-    "downstream": "`sluice grants` prints the rights that are needed",
+    "pumps": "see [upstream] pd-urls and ssl-ca, and whether PD runs",
+    "downstream": "see [downstream] host, port, user and password-env, and whether it runs",
+    "zones": "see `SELECT @@global.time_zone` on both sides",
     "spark": "start it, or see [spark] remote",
     "disk": "see [relay] url and [archive] url",
     "replication": "`sluice status` has the details",

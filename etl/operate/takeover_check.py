@@ -44,7 +44,7 @@ from sluice.tidb import (
     tso,
 )
 from sluice.tidb.compact_job_list import CompactJobList
-from sluice.tidb.etcd.topology import PREFIX
+from sluice.tidb.etcd.topology import PREFIX, WITHOUT_BINLOGS, parse_version
 from sluice.tidb.history import SchemaHistory
 from sluice.tidb.job import HistoryError
 from sluice.tidb.schema import SchemaError, Table
@@ -211,13 +211,14 @@ def _pump(pump: NodeStatus, checkpoint: Checkpoint | None) -> Iterator[CheckResu
 
 
 def check_tidb_servers(etcd: EtcdClient) -> Iterator[CheckResult]:
-    """Yield for each TiDB server whether it writes binlogs. Raises EtcdError."""
+    """Yield for each TiDB server its version and whether it writes binlogs. Raises EtcdError."""
     for item in etcd.range_prefix(PREFIX).items:
         address, _, what = item.key.removeprefix(PREFIX).rpartition("/")
         if what != "info":
             continue
         try:
-            port = int(json.loads(item.value)["status_port"])
+            info = json.loads(item.value)
+            port, version = int(info["status_port"]), str(info.get("version") or "")
             binlog = (
                 json.loads(_get(f"{address.rpartition(':')[0]}:{port}", "/config")).get("binlog")
                 or {}
@@ -230,7 +231,14 @@ def check_tidb_servers(etcd: EtcdClient) -> Iterator[CheckResult]:
                 "see yourself that [binlog] enable is true and ignore-error false",
             )
             continue
-        if not binlog.get("enable"):
+        if parse_version(version) >= WITHOUT_BINLOGS:
+            yield CheckResult(
+                "tidb",
+                FAIL,
+                f"{address}: TiDB {version} writes no binlogs",
+                "capture its changes from TiKV: docs/how-to/capture-from-tikv.md",
+            )
+        elif not binlog.get("enable"):
             yield CheckResult(
                 "tidb",
                 FAIL,
@@ -246,7 +254,8 @@ def check_tidb_servers(etcd: EtcdClient) -> Iterator[CheckResult]:
                 "set it to false in TiDB's settings and restart TiDB",
             )
         else:
-            yield CheckResult("tidb", OK, f"{address} writes binlogs, and stops when it can't")
+            name = f"{address}, TiDB {version}," if version else address
+            yield CheckResult("tidb", OK, f"{name} writes binlogs, and stops when it can't")
 
 
 def _get(address: str, path: str) -> bytes:

@@ -16,6 +16,7 @@ from sluice.cli import group, main
 from sluice.errors import FAIL, OK, WARN, CheckResult
 from sluice.etl import operate
 from sluice.etl.operate.doctor import check_pipeline
+from sluice.etl.operate.time_zones import ServerZone, compare_zones
 from sluice.etl.settings import load_settings
 from sluice.tidb import EtcdClient
 from tests.cli.test_takeover_check import tidb, upstream  # noqa: F401 fixtures
@@ -123,6 +124,7 @@ def test_init_writes_settings_that_load_checks_them_and_names_the_next_command(
                 [
                     *("init", "--pd-urls", upstream, "--tidb", "reader@127.0.0.1:1"),
                     *("--downstream", f"bare@127.0.0.1:{mariadb.port}"),
+                    *("--spark", "sc://127.0.0.1:1"),
                     *("--relay-url", (tmp_path / "relay").as_uri(), "--output", str(file), *words),
                 ]
             )
@@ -137,11 +139,21 @@ def test_init_writes_settings_that_load_checks_them_and_names_the_next_command(
     assert re.search("^ok +upstream ", text, re.MULTILINE)
     assert re.search("^FAIL +downstream .*lacks rights", text, re.MULTILINE)
     assert f"`sluice grants --config {file}`" in text
+    assert re.search(r"^  GRANT SELECT, .* ON `bank`\.\* TO 'bare'@'%';", text, re.MULTILINE)
+    assert re.search(r"^FAIL +spark .*sc://127\.0\.0\.1:1", text, re.MULTILINE)
+    assert re.search("^warn +pumps +only one is online: pump-1", text, re.MULTILINE)
     assert f"then `sluice doctor --config {file}`" in text
     assert "geheim-78" not in text + file.read_text()
     before = file.read_text()
     code, text = ran()
     assert code == 1 and "is there already" in text and file.read_text() == before
+    file.unlink()
+    code, text = ran("--json")
+    told, _ = json.JSONDecoder().raw_decode(text, text.index("{"))
+    assert (code, told["schema"], told["file"]) == (1, 1, str(file)) and len(told["grants"]) > 2
+    assert told["next"] == f"sluice doctor --config {file}" and told["failed"] == 3
+    file.unlink()
+    assert ran("--spark", "http://spark")[0] == 1 and not file.exists()
     assert ran("--tidb", "no address here")[0] == 2
 
 
@@ -153,10 +165,53 @@ def test_init_asks_for_what_the_options_leave_out(
     done = CliRunner().invoke(
         group,
         ["init", "--output", str(file), "--relay-url", (tmp_path / "relay").as_uri()],
-        input='http://127.0.0.1:1\nnot an address\n[::1]:4000\nu"x@db.example\n',
+        input='http://127.0.0.1:1\nnot an address\n[::1]:4000\nu"x@db.example\nsc://sp:15003\n',
     )
     assert "invalid address" in done.output
     settings = load_settings(file)
     assert (settings.upstream.sql_host, settings.upstream.sql_user) == ("::1", "root")
     assert (settings.downstream.host, settings.downstream.user) == ("db.example", 'u"x')
-    assert settings.downstream.port == 3306
+    assert (settings.downstream.port, settings.spark.remote) == (3306, "sc://sp:15003")
+    assert "not compared" in done.output  # the zones
+
+
+@pytest.mark.parametrize(
+    ("upstream_zone", "there", "state"),
+    [
+        (ServerZone("UTC", 0), ServerZone("+00:00", 0), OK),
+        (ServerZone("Asia/Shanghai", 480), ServerZone("CST", 480), OK),
+        (ServerZone("Asia/Shanghai", 480), ServerZone("UTC", 0), WARN),
+        (ServerZone("America/St_Johns", -150), ServerZone("Nowhere", None), WARN),
+        (ServerZone("Nowhere", None), ServerZone("Nowhere", None), WARN),
+    ],
+)
+def test_zones_are_compared_by_what_clocks_show_and_a_difference_has_a_way_out(
+    upstream_zone: ServerZone, there: ServerZone, state: str
+) -> None:
+    found = compare_zones(upstream_zone, there)
+    assert found.state == state and upstream_zone.name in found.text and there.name in found.text
+    zone = upstream_zone.offset if upstream_zone.minutes is not None else upstream_zone.name
+    assert (f"time_zone = '{zone}'" in found.hint) == (state == WARN)
+    assert ServerZone("", -150).offset == "-02:30"
+
+
+def test_the_zone_of_a_real_server_is_read_and_one_that_differs_is_a_warning(
+    mariadb: MariaDBServer, tmp_path: Path
+) -> None:
+    file = settings_file(
+        tmp_path,
+        f'http://127.0.0.1:1"\nsql-host = "127.0.0.1"\nsql-port = {mariadb.port}\n# "',
+        (tmp_path / "relay").as_uri(),
+        f'host = "127.0.0.1"\nport = {mariadb.port}\nuser = "root"\n',
+    )
+    with mariadb.connect() as connection, connection.cursor() as cursor:
+        cursor.execute("SELECT @@global.time_zone")
+        before = cursor.fetchone()[0]
+        try:
+            for zone in ("SYSTEM", "+05:30"):
+                cursor.execute("SET GLOBAL time_zone = %s", (zone,))
+                (found,) = check_pipeline(load_settings(file), ["zones"])
+                assert found.state == OK, found  # one server is both sides
+        finally:
+            cursor.execute("SET GLOBAL time_zone = %s", (before,))
+    assert found.text.count("+05:30 (UTC+05:30 now)") == 2

@@ -7,6 +7,7 @@ of the pipeline yet.
 from __future__ import annotations
 
 import contextlib
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -60,24 +61,28 @@ def test_from_an_empty_folder_to_a_replica_by_what_each_answer_names_next(
     site: StackPaths, terminal: Terminal, tmp_path: Path
 ) -> None:
     file, ports = tmp_path / "sluice.toml", site.ports
-    init = f"sluice init --tidb-password-env '' --relay-url file://{tmp_path}/relay --output {file}"
+    init = (
+        f"sluice init --tidb-password-env '' --relay-url file://{tmp_path}/relay --output {file}"
+        f" --spark-token-file {site.secret('spark')}"
+    )
     said, code = terminal.type(
         init,
         ("PD's client URLs", f"http://127.0.0.1:{ports['cluster']}"),
         ("TiDB, user@host:port", f"root@127.0.0.1:{ports['cluster-sql']}"),
         ("Downstream, user@host:port", f"sluice@127.0.0.1:{ports['mariadb']}"),
+        ("Spark Connect server [sc://127.0.0.1:15002]", f"sc://127.0.0.1:{ports['spark']}"),
     )
     assert code == 1 and "ok    upstream" in said and "may log in for copies" in said
     assert "FAIL  downstream" in said and f"`sluice grants --config {file}`" in said
-    assert "FAIL  spark" in said and f"then `sluice doctor --config {file}`" in said
+    assert "ok    spark" in said and "2 online" in said and "not compared" in said
+    assert "GRANT SELECT" in said and f"then `sluice doctor --config {file}`" in said
 
     as_root = f"mariadb --defaults-file={client_file(site)}"
     said, code = terminal.type(f"sluice grants --config {file} | {as_root}")
     assert code == 0, said
-    spark = f'remote = "sc://127.0.0.1:{ports["spark"]}"\\ntoken-file = "{site.secret("spark")}"'
-    terminal.type(f"sed -i 's|^remote = .*|{spark}|' {file}")
     said, code = terminal.type(f"sluice doctor --config {file}")
     assert code == 0 and "FAIL" not in said, said
+    assert re.search(r"^ok +zones +new sessions in TiDB have UTC", said, re.MULTILINE), said
     assert "rights suffice" in said and "takes connections" in said and "2 online" in said
 
     said, code = terminal.type(f"sluice bootstrap --config {file} --from tidb:// --plan")

@@ -21,6 +21,8 @@ from typing import NamedTuple
 from sluice.tidb.etcd.client import EtcdClient
 
 PREFIX = "/topology/tidb/"
+WITHOUT_BINLOGS = (8, 4)
+"""The first version of TiDB that writes none."""
 _VERSION = re.compile(r"v?(\d+)\.(\d+)")
 
 

@@ -60,7 +60,8 @@ class Variables:
         """Return the value of `@@name`, `@@session.name` or `@name`. SQLError UNKNOWN_VARIABLE."""
         if not name.startswith("@@"):
             return self._overrides.get(name.lower())
-        return self._values[self.known(name)]
+        values = _DEFAULTS if name.lower().startswith("@@global.") else self._values
+        return values[self.known(name)]
 
     def known(self, name: str) -> str:
         """Return the plain name of a system variable. SQLError UNKNOWN_VARIABLE."""
