@@ -6,6 +6,7 @@ import click
 
 from sluice.cli._copy_progress import CopyProgress
 from sluice.cli._job_run import local_runner, pause_on_signals, print_summary, run_command
+from sluice.cli._json_lines import wants_json
 from sluice.cli._settings import config_option, operator_name, settings_of
 from sluice.etl.tasks.job_kinds import job_kind
 
@@ -87,4 +88,11 @@ def command(
         )
     kind = job_kind("bootstrap")
     print_summary(kind, summary)
-    return 0 if kind.succeeded(summary) else 1
+    if not kind.succeeded(summary):
+        return 1
+    if not wants_json():
+        dag = settings.dag_id("replicate")
+        is_service = settings.airflow.replication == "service"
+        how = "`sluice replicate`" if is_service else f"unpause the DAG {dag} in Airflow"
+        click.echo(f"next: {how}; `sluice status` shows the lag")
+    return 0

@@ -51,6 +51,11 @@ from sluice.tidb import tso
     help="Leave landing and applying paused until `sluice resume`, to try `sluice bootstrap`"
     " first.",
 )  # fmt: skip
+@click.option(
+    "--send-only", is_flag=True,
+    help="Have the stand-in TiDB commit it, and touch nothing else: the pipeline is your own. The"
+    " cluster must be fresh.",
+)  # fmt: skip
 @click.pass_context
 def command(
     ctx: click.Context,
@@ -61,6 +66,7 @@ def command(
     patience: float,
     *,
     paused: bool,
+    send_only: bool,
 ) -> None:
     """Replay the recording DIR through the running stack (`sluice up`); wait until it is applied.
 
@@ -84,6 +90,13 @@ def command(
         if transaction.commit_ts
     )
     stack = stack_of(ctx)
+    if send_only:
+        if paused:
+            raise click.UsageError("--send-only leaves pipelines alone: leave out --paused", ctx)
+        replay.send(stack, label, speed, strategy)
+        replay.wait_committed(stack)
+        click.echo(f"committed in TiDB: {total:,} transactions through {tso.text(target)}")
+        return
     with ReplayProgress() as display:
         replay.clear(stack, directory, display.say, paused=paused)
         site = stack.site()

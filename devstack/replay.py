@@ -204,9 +204,17 @@ def wait_sent(
 
     Raises StackError if it failed.
     """
+    wait_committed(stack, lambda: on_progress(view.progress()))
+
+
+def wait_committed(stack: Stack, tend: Callable[[], None] = lambda: None) -> None:
+    """Wait for the stand-in cluster alone; `tend` is called a few times a second.
+
+    Raises StackError if it failed.
+    """
     control = ClusterControl(stack.site().ports["cluster-control"])
     while not is_sent(control):
-        on_progress(view.progress())
+        tend()
         if "cluster" in stack.dead():
             raise StackError(
                 f"the stand-in cluster died, see {stack.home / 'logs'}: `sluice up`, then replay"

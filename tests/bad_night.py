@@ -11,6 +11,8 @@ import time
 from pathlib import Path
 from types import SimpleNamespace
 
+import psutil
+
 from sluice.relay import DELETE, INSERT
 from sluice.tidb import tso
 from sluice.tidb.rows import encode_delete, encode_insert
@@ -68,12 +70,12 @@ def bad_night(mariadb, tmp_path):
 class Terminal:
     """A shell on a pseudo-terminal: what a person types, and reads."""
 
-    def __init__(self, config):
+    def __init__(self, config=None, cwd=ROOT):
         shell = ["bash", "--norc", "--noprofile"]
         env = os.environ | {
             "PS1": "night> ",
             "TERM": "dumb",
-            "SLUICE_CONFIG": str(config),
+            **({} if config is None else {"SLUICE_CONFIG": str(config)}),
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
         }
         self._master, slave = pty.openpty()
@@ -84,7 +86,7 @@ class Terminal:
             stdout=slave,
             stderr=slave,
             env=env,
-            cwd=ROOT,
+            cwd=cwd,
             start_new_session=True,
         )
         os.close(slave)
@@ -95,7 +97,8 @@ class Terminal:
 
         `answers`: a prompt of the command each, and what is typed then.
         """
-        os.write(self._master, f"{line}; echo code=$?\n".encode())
+        end = "" if line.endswith("&") else ";"
+        os.write(self._master, f"{line}{end} echo code=$?\n".encode())
         said = ""
         for prompt, answer in answers:
             said += self._until(f"{prompt}: ")
@@ -105,6 +108,9 @@ class Terminal:
         return said, int(code)
 
     def close(self):
+        for job in psutil.Process(self._process.pid).children(recursive=True):
+            with contextlib.suppress(psutil.Error):
+                job.kill()
         self._process.kill()
         self._process.wait()
         os.close(self._master)

@@ -48,7 +48,8 @@ def cluster(site: StackPaths) -> Service:
         probe=probe,
         needs=("etcd",),
         summary=(
-            f"PD http://{LOOPBACK}:{port},"
+            f"PD http://{LOOPBACK}:{port}, TiDB {LOOPBACK}:{sql},"
+            f" control http://{LOOPBACK}:{control};"
             f" {'for live traffic' if live else f'plays {site.recording}'}"
         ),
     )

@@ -63,6 +63,9 @@ and folders that are there in place of the documents'.
 """
 
 BY_A_TEST = {
+    r"sluice (up etcd .*|replay .* --send-only|init .*|grants > .*)|curl .*/accident|kill %1": (
+        "tests/cli/test_tried_documents.py"
+    ),
     r"make (run|up|down)|sluice run": "tests/cli/test_run.py",
     r"sluice (programs|down|run --rec.*)": "tests/test_wheel.py",
     r"sluice (up|replay .*--paused|bootstrap --from tidb.*|snapshot make)|sluice (restore|backfill)"
@@ -70,7 +73,6 @@ BY_A_TEST = {
     r"|sluice backfill --table shop.orders|mariadb --defaults-file=.*": (
         "tests/cli/test_tried_documents.py"
     ),
-    r"sluice (up pump-1|replay .*)": "tests/cli/test_cli.py",
     r"sluice bootstrap --from /mnt/.*": "tests/etl/copy/test_bootstrap_command.py",
     r"sluice (snapshot (make|forget).*|bootstrap --from snapshot://)": (
         "tests/etl/history/snapshots/test_snapshots_running.py"
@@ -145,5 +147,4 @@ IN_NO_TEST = {
     r"make (test|test-all|setup|help|test-downstream.*)|python -m pytest .*": (
         "it is what runs the tests"
     ),
-    r"kill -9 .*": "tests kill every process by itself",
 }

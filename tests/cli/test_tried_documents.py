@@ -1,11 +1,13 @@
-"""What the documents give to type is typed as it stands there: three pages line by line, single
-commands of others.
+"""What the documents give to type is typed as it stands there: the tutorial and three pages line by
+line, single commands of others.
 """
 
+import contextlib
 import json
 import re
 import shlex
 import subprocess
+import time
 from typing import NamedTuple
 
 import pytest
@@ -16,6 +18,7 @@ from sluice.devstack.compare import compare
 from sluice.devstack.launch import connect
 from sluice.devstack.processes import tagged
 from sluice.devstack.stack import Stack
+from tests.bad_night import Terminal
 from tests.cli.documented import ON_THE_STACK
 from tests.cli.typed import ROOT, started, typed
 
@@ -121,3 +124,88 @@ def test_all_that_these_commands_wrote_is_known_to_the_check_of_an_upgrade(tried
     kinds = {each["kind"] for each in document["kinds"]}
     assert {"window records", "jobs' states", "jobs' requests", "verifications"} <= kinds
     assert {"days of the catalogue", "snapshots"} <= kinds
+
+
+TUTORIAL = ROOT / "docs" / "tutorial" / "getting-started.md"
+PORTS = {
+    "21001": "cluster",
+    "21002": "cluster-sql",
+    "21003": "cluster-control",
+    "21004": "mariadb",
+    "21005": "spark",
+}
+"""The tutorial's ports, and whose they are."""
+COMMIT_TS = "470700000000000001"
+"""That of the tutorial's accident."""
+FAILS = ("sluice init", "sluice find --table bank.chidl")
+"""Their exit code is 1, as the text says."""
+
+
+def steps() -> list[tuple[str, list[tuple[str, str]]]]:
+    """The tutorial's lines, each with the questions and what is answered."""
+    text = re.sub(r" *\\\n +", " ", TUTORIAL.read_text(encoding="utf-8"))
+    blocks = re.findall(r"^    \$ (.*)\n((?:    (?!\$ ).*\n)*)", text, re.MULTILINE)
+    return [
+        (line, re.findall(r"^    (\S.*): (\S+)$", said, re.MULTILINE) if "init" in line else [])
+        for line, said in blocks
+    ]
+
+
+@pytest.fixture
+def beginner(tmp_path_factory, monkeypatch):
+    """A folder with the recordings, and a terminal there; the stack's folder is the clone's."""
+    folder = tmp_path_factory.mktemp("beginner")
+    (folder / "tests").symlink_to(ROOT / "tests")
+    stack = Stack(folder / ".sluice")
+    monkeypatch.setenv("SLUICE_HOME", str(stack.home))
+    for name in ("SLUICE_CONFIG", "SLUICE_PIPELINES"):
+        monkeypatch.delenv(name, raising=False)
+    try:
+        with contextlib.closing(Terminal(cwd=folder)) as terminal:
+            yield terminal, stack
+    finally:
+        stack.down()
+
+
+@pytest.mark.timeout(900)
+def test_the_tutorial_leads_from_an_empty_folder_to_an_accident_taken_back(beginner):
+    terminal, stack = beginner
+    said, commit_ts = {}, COMMIT_TS
+    for line, answers in steps():
+        own = {COMMIT_TS: commit_ts}
+        if "cluster" in line or stack.running():
+            ports = stack.state().ports
+            own |= {port: str(ports[name]) for port, name in PORTS.items() if name in ports}
+        pattern = re.compile("|".join(own))
+        words, *typed_in = (
+            pattern.sub(lambda found, own=own: own[found[0]], text)
+            for text in (line, *(each for pair in answers for each in pair))
+        )
+        pairs = list(zip(typed_in[::2], typed_in[1::2], strict=True))
+        output, code = terminal.type(words, *pairs)
+        said[line] = output
+        assert code == int(line.startswith(FAILS)), (words, output)
+        if "/accident" in line:
+            commit_ts = json.loads(re.search(r"\{.*\}", output)[0])["commit_ts"]
+            wait_applied(commit_ts, stack)
+            commit_ts = str(commit_ts)
+    shown = "\n".join(said.values())
+    assert "GRANT SELECT" in shown and "next: repair what failed, then" in shown
+    assert "next: `sluice replicate`; `sluice status` shows the lag" in shown
+    assert "did you mean bank.child?" in shown
+    assert "500 rows looked at in the replica" in shown and "no conflicts" in shown
+    assert b"INSERT INTO" in (stack.home / "undo.sql").read_bytes()
+    assert stack.running() == []
+
+
+def wait_applied(ts, stack):
+    """Wait until what was committed at `ts` is downstream."""
+    config = stack.home.parent / "sluice.toml"
+    env = {"SLUICE_CONFIG": str(config), "SLUICE_DOWNSTREAM_PASSWORD": "tutorial"}
+    deadline = time.monotonic() + 120
+    while True:
+        done = typed("status", "--json", env=env)
+        if done.returncode == 0 and (json.loads(done.stdout)["checkpoint"] or 0) >= ts:
+            return
+        assert time.monotonic() < deadline, done.stdout + done.stderr
+        time.sleep(1)
