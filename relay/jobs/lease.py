@@ -12,7 +12,6 @@ import contextlib
 import logging
 import threading
 import time
-from collections import deque
 from collections.abc import Mapping
 from dataclasses import replace
 from types import TracebackType
@@ -22,6 +21,7 @@ from sluice.errors import SluiceError, ours
 from sluice.relay.errors import RelayError
 from sluice.relay.jobs.errors import LeaseLostError, StopRequested
 from sluice.relay.jobs.job_files import JobFiles
+from sluice.relay.jobs.pace import Pace
 from sluice.relay.jobs.progress import JobCounts, TableProgress, WorkerProgress
 from sluice.relay.jobs.runner import Runner
 from sluice.relay.jobs.state_log import (
@@ -43,8 +43,6 @@ log = logging.getLogger("sluice.jobs")
 HEARTBEAT_INTERVAL_S = 1.0
 """How often a process sends a heartbeat and looks for orders."""
 PAUSE, CANCEL = "pause", "cancel"
-_RATE_WINDOW_S = 60.0
-"""Seconds over which the pace is averaged: chunks of some MB come in gusts."""
 
 
 class JobRun:
@@ -64,7 +62,7 @@ class JobRun:
         self._member = WorkerProgress(runner)
         self._lock = threading.Lock()
         self._ended = threading.Event()
-        self._rate_samples: deque[tuple[float, JobCounts]] = deque()
+        self._pace = Pace()
         self._thread = threading.Thread(target=self._beat, name="job heartbeat", daemon=True)
 
     # What is heard
@@ -232,20 +230,9 @@ class JobRun:
     def _note(self) -> None:
         with self._lock:
             whole = sum(self._member.tables.values(), JobCounts())
-            rows_per_s, bytes_per_s = self._rates(whole)
+            rows_per_s, bytes_per_s = self._pace.note(time.monotonic(), whole)
             member = self._member = replace(
                 self._member, beat=self._member.beat + 1, noted_ms=time.time_ns() // 1_000_000,
                 rows_per_s=rows_per_s, bytes_per_s=bytes_per_s,
             )  # fmt: skip
         self._files.write_member(self.number, member)
-
-    def _rates(self, whole: JobCounts) -> tuple[float, float]:
-        now = time.monotonic()
-        if whole == JobCounts():  # connecting and planning are no part of the pace
-            self._rate_samples.clear()
-        self._rate_samples.append((now, whole))
-        while now - self._rate_samples[0][0] > _RATE_WINDOW_S and len(self._rate_samples) > 1:
-            self._rate_samples.popleft()
-        since, before = self._rate_samples[0]
-        seconds = max(now - since, 1e-3)
-        return (whole.rows - before.rows) / seconds, (whole.bytes - before.bytes) / seconds

@@ -1,0 +1,96 @@
+"""From a minute on the time left is within 30 % of what a job then takes at a steady rate."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from sluice.relay.jobs import JobProgress, Runner, TableProgress
+from sluice.relay.jobs.pace import Pace
+from sluice.relay.jobs.progress import JobCounts, WorkerProgress
+
+MB = 10**6
+Chunk = tuple[float, JobCounts]
+"""What a chunk takes, in s, and what it has."""
+
+
+def chunks(count: int, size: int, rows: int, seconds: float, of_plan: float = 1.0) -> list[Chunk]:
+    planned = round(size * of_plan) if of_plan != 1.0 else 0
+    return [(seconds, JobCounts(rows, size, 1, planned))] * count
+
+
+def finished(work: list[Chunk], threads: int, stalls: list[tuple[float, float]]) -> Iterator[Chunk]:
+    """When each chunk is done. During a stall (from, for so many s) nothing goes on."""
+    free = [3.0] * threads  # connecting and planning
+    for seconds, done in work:
+        at = heapq.heappop(free) + seconds
+        heapq.heappush(free, at)
+        yield at + sum(length for since, length in stalls if at > since), done
+
+
+def judged(
+    work: list[Chunk], threads: int = 1, stalls: list[tuple[float, float]] | None = None
+) -> list[tuple[int, float | None, float]]:
+    """Each second from 60 on, but in stalls, with the time left as shown, and as it then was."""
+    stalls = stalls or []
+    ends = sorted(finished(work, threads, stalls), key=lambda one: one[0])
+    in_all = sum(done.bytes_of_plan for _, done in work)
+    totals = {"d.a": TableProgress(bytes_in_all=in_all)}
+    pace, done, found = Pace(), JobCounts(), []
+    for second in range(int(ends[-1][0])):
+        while ends and ends[0][0] <= second:
+            done += ends.pop(0)[1]
+        rows_per_s, bytes_per_s = pace.note(float(second), done)
+        member = WorkerProgress(
+            Runner("a model"), rows_per_s=rows_per_s, bytes_per_s=bytes_per_s, tables={"d.a": done}
+        )
+        left_s = JobProgress.from_members(totals, [member]).left_s
+        to_come = sum(length for since, length in stalls if since + length > second)
+        if second >= 60 and not any(since < second <= since + it for since, it in stalls):
+            found.append((second, left_s, ends[-1][0] - second - to_come if ends else 0.0))
+    return found
+
+
+def wide_and_narrow() -> list[Chunk]:
+    """Tables of 4 kB and of 40 B a row, in chunks of 10,000 rows, at 4 MB/s, mixed."""
+    wide, narrow = chunks(1, 40 * MB, 10_000, 10.0), chunks(100, 400_000, 10_000, 0.1)
+    return [chunk for _ in range(15) for chunk in wide + narrow]
+
+
+JOBS: dict[str, Callable[[], list[tuple[int, float | None, float]]]] = {
+    "steady": lambda: judged(chunks(3000, 4 * MB, 1000, 0.1)),
+    "large chunks": lambda: judged(chunks(40, 64 * MB, 10_000, 9.0)),
+    "gusts of eight": lambda: judged(chunks(240, 64 * MB, 10_000, 9.0), threads=8),
+    "a slow beginning": lambda: judged(chunks(10, MB, 1000, 3.5) + chunks(1200, MB, 1000, 0.2)),
+    "a wait of 90 s": lambda: judged(chunks(1500, MB, 1000, 0.2), stalls=[(100.0, 90.0)]),
+    "a wait of 90 s of large chunks": lambda: judged(
+        chunks(40, 64 * MB, 10_000, 9.0), stalls=[(100.0, 90.0)]
+    ),
+    "wide and narrow tables": lambda: judged(wide_and_narrow()),
+    "half as much again as was planned": lambda: judged(
+        chunks(1500, 3 * MB, 1000, 0.2, of_plan=2 / 3)
+    ),
+}
+
+
+@pytest.mark.parametrize("job", JOBS)
+def test_the_time_left_is_right_within_30_percent(job):
+    found = JOBS[job]()
+    assert len(found) > 100
+    shown = [(second, left_s, truth) for second, left_s, truth in found if left_s is not None]
+    assert len(shown) > 0.95 * len(found)
+    # the last chunk counts when it is whole, and a beat is a second
+    wrong = [one for one in shown if abs(one[1] - one[2]) > 0.3 * one[2] + 10.0]
+    assert wrong == []
+
+
+def test_a_job_that_waits_shows_no_time_left_and_goes_on_with_its_pace():
+    pace = Pace()
+    for second in range(1, 41):
+        rates = pace.note(float(second), JobCounts(second * 10, second * MB))
+    assert rates == pytest.approx((10, MB))
+    assert pace.note(50.0, JobCounts(400, 40 * MB)) == pytest.approx((10, MB)), "a moment's quiet"
+    assert pace.note(100.0, JobCounts(400, 40 * MB)) == (0.0, 0.0)
+    assert pace.note(101.0, JobCounts(410, 41 * MB)) == pytest.approx((10, MB))
