@@ -26,6 +26,8 @@ and a pipeline's own files, beside them or in a folder by its name
         operators' requests, the newest counts
     overrides/<commit_ts>.json
         operators' overrides of single transactions and DDL
+    notices/<number>.json
+        of what people were notified, see `sluice.relay.notices`
     aligned-chunks/<at_ts>.json
         rows to be written at a checkpoint, see `sluice.relay.aligned_chunks`
 

@@ -254,6 +254,7 @@ RELAY = {
     "control": {"json_codec", "storage", "versioned_document"},
     "errors": set(),
     "failures": {"format_version", "json_codec", "storage"},
+    "notices": {"json_codec", "storage", "versioned_document"},
     "format_version": {"errors", "storage"},
     "jobs": {"errors", "format_version", "json_codec", "storage", "versioned_document"},
     "json_cache": set(),

@@ -22,25 +22,22 @@ def ask_node(
 
     Raises OSError, ValueError.
     """
-    connection = (
-        http.client.HTTPSConnection(host, timeout=timeout_s, context=tls.context())
-        if tls
-        else http.client.HTTPConnection(host, timeout=timeout_s)
-    )
-    try:
-        connection.request(method, path)
-        answer = connection.getresponse()
-        body = answer.read()
-    except http.client.HTTPException as error:
-        raise OSError(f"{host}{path}: {error!r}") from None
-    finally:
-        connection.close()
-    if answer.status == http.client.NOT_FOUND:
+    status, body = _exchange(host, method, path, tls, timeout_s)
+    if status == http.client.NOT_FOUND:
         return None
     found = json.loads(body)
     if not isinstance(found, dict):
         raise ValueError(f"the answer of {host}{path} is not a JSON object")
     return found
+
+
+def read_text(host: str, path: str, tls: TLS | None, timeout_s: float) -> str:
+    """Return the text of a node's page; "" if the node doesn't answer or has no such page."""
+    try:
+        status, body = _exchange(host, "GET", path, tls, timeout_s)
+    except OSError:
+        return ""
+    return body.decode(errors="replace") if status == http.client.OK else ""
 
 
 def captures(hosts: Sequence[str], tls: TLS | None) -> list[dict[str, Any] | None]:
@@ -59,6 +56,25 @@ def captures(hosts: Sequence[str], tls: TLS | None) -> list[dict[str, Any] | Non
         return []
     with ThreadPoolExecutor(min(len(hosts), _MAX_ASKED_AT_ONCE)) as pool:
         return list(pool.map(ask, hosts))
+
+
+def _exchange(
+    host: str, method: str, path: str, tls: TLS | None, timeout_s: float
+) -> tuple[int, bytes]:
+    """Return the status and the body of a node's answer. Raises OSError."""
+    connection = (
+        http.client.HTTPSConnection(host, timeout=timeout_s, context=tls.context())
+        if tls
+        else http.client.HTTPConnection(host, timeout=timeout_s)
+    )
+    try:
+        connection.request(method, path)
+        answer = connection.getresponse()
+        return answer.status, answer.read()
+    except http.client.HTTPException as error:
+        raise OSError(f"{host}{path}: {error!r}") from None
+    finally:
+        connection.close()
 
 
 def capture_lines(capture: dict[str, Any], now_ms: int) -> list[str]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from zoneinfo import ZoneInfo
 
 from sluice.etl.settings.errors import SettingsError
 from sluice.etl.settings.pauses import span_ms
@@ -14,6 +15,7 @@ from sluice.tidb.table_name import names_table
 
 __all__ = ["Airflow"]
 
+_CLOCK = re.compile(r"([01]?\d|2[0-3]):[0-5]\d\Z")
 _PREFIX = re.compile(r"[A-Za-z0-9_.-]*\Z")
 
 
@@ -69,9 +71,13 @@ class Airflow:
     notify: str = ""
     """A notifier (`BaseNotifier`) or a function of one parameter, the context: ``module.name``.
 
-    It is called when a task has failed, which means that an operator must act, and when a task has
-    waited for a minute: then the context's ``exception`` is a TaskWaits.
+    It is called once when a cause begins that people should know, and once when it is over: what
+    the tasks of these DAGs fail with, and what the DAG `notify` finds.
     """
+    notify_lag: str = "5m"
+    """The lag from which on `notify` is called."""
+    digest: str = ""
+    """When the DAG `digest` sends the digest of a day, by `notify`: ``07:00 Europe/Berlin``."""
     timeout: str = ""
     """How long a task of a job may take, such as ``12h``: then the job is paused, and the task is
     tried again; by default any time.
@@ -92,7 +98,12 @@ class Airflow:
             raise SettingsError(
                 f"[airflow] dag-prefix = {self.dag_prefix!r}: letters, digits, _, . and - only"
             )
-        spans = ("timeout", self.timeout), ("deadline", self.deadline), ("run-time", self.run_time)
+        spans = (
+            ("timeout", self.timeout),
+            ("deadline", self.deadline),
+            ("run-time", self.run_time),
+            ("notify-lag", self.notify_lag),
+        )
         for key, span in spans:
             try:
                 span_ms(span or "1h")
@@ -112,6 +123,29 @@ class Airflow:
             )
         if self.deadline and not self.notify:
             raise SettingsError("[airflow] deadline calls notify, which isn't set")
+        self._check_digest()
         for table in self.assets:
             if not names_table(table):
                 raise SettingsError(f"[airflow] assets: {table!r}: schema.table expected")
+
+    def _check_digest(self) -> None:
+        if not self.digest:
+            return
+        if not self.notify:
+            raise SettingsError("[airflow] digest is sent by notify, which isn't set")
+        clock, _, zone = self.digest.partition(" ")
+        try:
+            ZoneInfo(zone or "UTC")
+        except (ValueError, OSError, KeyError):
+            raise SettingsError(f"[airflow] digest: {zone!r} is no time zone") from None
+        if not _CLOCK.match(clock):
+            raise SettingsError(
+                f"[airflow] digest = {self.digest!r}: a time is expected, as 07:00 Europe/Berlin"
+            )
+
+    @property
+    def digest_schedule(self) -> tuple[str, str]:
+        """Return the cron expression of `digest`, and its time zone."""
+        clock, _, zone = self.digest.partition(" ")
+        hour, minute = clock.split(":")
+        return f"{int(minute)} {int(hour)} * * *", zone or "UTC"

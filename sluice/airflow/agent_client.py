@@ -57,7 +57,7 @@ def call_task(pipeline: NamedPipeline, name: str, /, **arguments: Any) -> Any:
     A task that was ended gets AirflowException; in this process KeyboardInterrupt.
     """
     try:
-        with notified_of_waits(pipeline.airflow.notify):
+        with notified_of_waits(pipeline, call):
             return call(pipeline, name, **arguments)
     except SluiceError as error:
         if error.transient:

@@ -10,9 +10,11 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from pkgutil import resolve_name
 from typing import Any
 
+from sluice.etl.settings.pauses import span_ms
 from sluice.etl.settings.pipelines import NamedPipeline
 from sluice.etl.tasks import airflow_task as tasks
 from sluice.etl.tasks.airflow_run import RunDeadline
@@ -206,6 +208,31 @@ def why_stopped(pipeline: NamedPipeline) -> dict[str, Any] | None:
     }
 
 
+def due_notices(
+    pipeline: NamedPipeline, report: Mapping[str, Any] | None = None
+) -> list[dict[str, Any]]:
+    """Return the notices to send now; `report`: what a task met, as `TaskReport` has it."""
+    from sluice.etl.operate import notices
+
+    met = notices.TaskReport(**report) if report is not None else None
+    found = notices.due_notices(pipeline.settings, span_ms(pipeline.airflow.notify_lag), met)
+    return [asdict(notice) for notice in found]
+
+
+def mark_sent(pipeline: NamedPipeline, keys: list[str]) -> None:
+    """Record that the messages of these notices were sent."""
+    from sluice.etl.operate import notices
+
+    notices.mark_sent(pipeline.settings, keys)
+
+
+def digest(pipeline: NamedPipeline) -> dict[str, Any]:
+    """Return the digest of the last day."""
+    from sluice.etl.operate.notices.digest import write_digest
+
+    return asdict(write_digest(pipeline.settings, pipeline.name))
+
+
 def completed_through(pipeline: NamedPipeline, place: str) -> dict[str, Any]:
     """Return the TSO through which a place is complete, 0 for nothing, and why it isn't known.
 
@@ -274,7 +301,10 @@ CALLS: Mapping[str, Callable[..., Any]] = {
         check,
         compact,
         completed_through,
+        digest,
+        due_notices,
         land,
+        mark_sent,
         operate,
         retain,
         serve_pages,

@@ -12,7 +12,7 @@ from typing import Any
 from airflow.providers.standard.operators.hitl import ApprovalOperator
 from airflow.sdk import DAG, Param, task
 
-from sluice.airflow.agent_client import call_task
+from sluice.airflow.agent_client import call, call_task
 from sluice.airflow.notifying import Notifier
 from sluice.airflow.operators import PICKED, SluiceJobOperator, job_form, log_hint
 from sluice.airflow.versions import (
@@ -72,7 +72,7 @@ def dag_per_pipeline(
     """
     for pipeline in filter(exists, pipelines().values()):
         section, when = pipeline.airflow, schedule(pipeline)
-        usual: dict[str, Any] = {"catchup": False, "default_args": _task_options(section)}
+        usual: dict[str, Any] = {"catchup": False, "default_args": _task_options(pipeline, kind)}
         if when is not None:
             usual |= {"max_active_runs": 1, "start_date": _START_DATE}
         if when == "@continuous":
@@ -97,8 +97,9 @@ def dag_per_pipeline(
             wire(pipeline)
 
 
-def _task_options(section: Airflow) -> dict[str, Any]:
-    notifiers = [Notifier(section.notify)] if section.notify else []
+def _task_options(pipeline: NamedPipeline, kind: str) -> dict[str, Any]:
+    section = pipeline.airflow
+    notifiers = [Notifier(pipeline, kind, call)] if section.notify else []
     return {
         "owner": section.owner,
         "on_failure_callback": [log_hint, *notifiers],

@@ -6,17 +6,16 @@ import contextlib
 import logging
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
-from urllib.parse import urlencode
 
 from airflow.sdk import BaseOperator, BaseOperatorLink
 
 from sluice.airflow.agent_client import TaskFailedPermanently, call_task, end_call
 from sluice.airflow.assets import verified_asset
+from sluice.airflow.notifying import page_address
 from sluice.airflow.versions import (
     AirflowException,
     AirflowSkipException,
     AirflowTaskTimeout,
-    conf,
 )
 from sluice.errors import SluiceError
 from sluice.etl.settings.pipelines import pipelines
@@ -141,9 +140,7 @@ class SluiceJobOperator(BaseOperator):  # type: ignore[misc] # Airflow is untype
         """Return the address of the page Jobs at this job, "" before it has one."""
         if not self.job:
             return ""
-        base = conf.get("api", "base_url", fallback="").rstrip("/")
-        query = f"?{urlencode({'pipeline': self.pipeline})}" if self.pipeline else ""
-        return f"{base}/sluice/jobs{query}#job-{self.job}"
+        return page_address(self.pipeline, f"jobs#job-{self.job}")
 
 
 def job_form(params: Mapping[str, Any]) -> dict[str, Any]:

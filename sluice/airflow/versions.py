@@ -11,6 +11,7 @@ from typing import Any
 try:
     from airflow.sdk import (  # type: ignore[attr-defined] # not in its stub
         CronPartitionTimetable,
+        CronTriggerTimetable,
         DeadlineAlert,
         DeadlineReference,
         DeltaTriggerTimetable,
@@ -34,7 +35,10 @@ except ImportError:  # Airflow 3.1 and 3.2
         AirflowTaskTimeout,
     )
     from airflow.sdk.definitions.deadline import DeadlineAlert, DeadlineReference, SyncCallback
-    from airflow.timetables.trigger import DeltaTriggerTimetable
+    from airflow.timetables.trigger import (
+        CronTriggerTimetable,
+        DeltaTriggerTimetable,
+    )
 
     CronPartitionTimetable: Any = None  # type: ignore[no-redef]
 
@@ -45,6 +49,7 @@ __all__ = [
     "AirflowSkipException",
     "AirflowTaskTimeout",
     "CronPartitionTimetable",
+    "CronTriggerTimetable",
     "DeadlineAlert",
     "DeadlineReference",
     "DeltaTriggerTimetable",

@@ -139,10 +139,17 @@ def test_the_dags_stand_in_a_shared_airflow_as_their_pipeline_says(tmp_path):
         assert all(
             dag.description and dag.is_paused_upon_creation is None for dag in (replicate, restore)
         )
-        for callback in work.on_failure_callback:
-            callback({"exception": ValueError("no")})
+        file = tmp_path / "pipelines" / "shop.toml"
+        file.write_text(file.read_text().replace("file:///r", f"file://{tmp_path}/relay"))
+        for _ in range(2):  # the second run fails with the same
+            for callback in work.on_failure_callback:
+                callback({"exception": ValueError("no")})
         notified = importlib.import_module("tests.dags.test_dags").called
         assert [str(context["exception"]) for context in notified] == ["no"]
+        assert notified[0]["sluice"].kind == "task"
+        looking = found.dags["replica.notify_shop"]
+        assert looking.timetable.delta == timedelta(minutes=5)
+        assert looking.get_task("look").retries == 0
 
 
 called = []
@@ -157,6 +164,8 @@ def test_an_error_in_airflow_s_section_is_reported_and_takes_no_dag_away(tmp_pat
         'dag-prefix = "a b"',
         'timeout = "soon"',
         'differences = "no"',
+        'digest = "07:00"',
+        'notify-lag = "long"',
         'colour = "red"',
         "pool = 3",
     ):
@@ -181,6 +190,24 @@ def test_a_dag_that_runs_by_itself_shows_its_interval_of_the_settings_as_its_sch
         assert shown["verify"].delta == timedelta(days=1)
         assert type(shown["restore_drill"]).__name__ == "NullTimetable"
         assert shown["quality"].expression == "0 0,22,23 * * *"
+
+
+def test_a_digest_comes_at_a_time_of_day_in_a_zone(tmp_path):
+    for digest, expected in (
+        ("7:05 Europe/Berlin", ("5 7 * * *", "Europe/Berlin")),
+        ("23:00", ("0 23 * * *", "UTC")),
+    ):
+        settings = f'[airflow]\nnotify = "tests.dags.test_dags.remember"\ndigest = "{digest}"\n'
+        with parsed(tmp_path, shop_file(tmp_path / "pipelines", settings)) as found:
+            assert found.import_errors == {}
+            shown = found.dags["sluice_digest_shop"].timetable
+            assert (shown.expression, str(shown.timezone)) == expected
+    for wrong in ("24:00", "7", "07:00 Mars/North"):
+        settings = f'[airflow]\nnotify = "x.y"\ndigest = "{wrong}"\n'
+        with parsed(tmp_path, shop_file(tmp_path / "pipelines", settings)) as found:
+            assert "sluice_digest_shop" not in found.dags
+            (said,) = found.import_errors.values()
+            assert "[airflow] digest" in said
 
 
 def test_schedules_have_the_defaults_of_the_settings(tmp_path):

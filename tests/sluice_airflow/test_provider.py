@@ -148,6 +148,7 @@ def thin(wheel, tmp_path_factory):
     more = (
         f'[airflow]\nassets = ["shop.orders"]\ndecisions = true\npython = "{program(folder)}"\n'
         'replication = "service"\nservice-queues = ["a", "b"]\n'
+        'notify = "builtins.print"\ndigest = "07:00"\n'
     )
     shop = shop_pipeline(folder / "shop", more=more)
     shop.move_checkpoint("2026-11-22T00:00:00Z")

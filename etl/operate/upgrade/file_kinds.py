@@ -24,6 +24,7 @@ from sluice.relay.jobs import JobSpec, StateEntry, TableProgress, WorkerProgress
 from sluice.relay.jobs.open_jobs import OpenJobs
 from sluice.relay.json_codec import from_bytes
 from sluice.relay.known_pumps import PumpsDocument
+from sluice.relay.notices import Notice
 from sluice.relay.quality import QualityRun
 from sluice.relay.schema_snapshots import parse_schema_snapshot
 from sluice.relay.service_lease import LeaseEntry
@@ -114,6 +115,12 @@ RELAY_LOG = Place(
         _kind("stop of applying", r"stop\.json", StopMark.from_bytes),
         _kind("known pumps", rf"pumps/{_N}\.json", PumpsDocument.from_bytes),
         _kind("failures", rf"failures/{_NAME}\.json", Failure.from_bytes, is_spare=True),
+        _kind(
+            "notices",
+            rf"notices/{_N}\.json",
+            _of(tuple[Notice, ...], "the notices"),
+            is_spare=True,
+        ),
         _kind("orders", rf"control/{_N}\.json", Control.from_bytes),
         *_OVERRIDES,
         _kind("aligned chunks", rf"aligned-chunks/{_TS}\.json", AlignedChunk.from_bytes),

@@ -1,0 +1,95 @@
+"""The digest of a day has what Sluice keeps of it, and says what needs an operator."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from sluice.etl.downstream.ownership import downstream_name
+from sluice.etl.operate.notices.digest import write_digest
+from sluice.relay.jobs import FAILED, Jobs, Runner, WriteScope
+from sluice.relay.measures import LAND, CounterDocument, CounterStore, source_of
+from sluice.relay.measures.points import LagStep
+from sluice.relay.notices import Notice, Notices
+from sluice.relay.verification_log import TableVerified, Verifications, VerifiedRun
+from sluice.tidb import EtcdClient, NodeStatus, Registry, tso
+from tests.relay.relaykit import window
+
+NOW = time.time_ns() // 1_000_000
+MINUTE_MS = 60_000
+
+
+@pytest.fixture
+def relay(files_settings, files_relay, etcd_url):
+    """A log that ends now, of which all is applied, and a pump."""
+    with EtcdClient(etcd_url, timeout_s=60) as etcd:
+        ahead = tso.compose(NOW + 3_600_000)
+        Registry(etcd).register_pump(NodeStatus("p1", "p1:1", "online", max_commit_ts=ahead))
+    files_relay.commit(window(tso.compose(NOW - 10**8), hi := tso.compose(NOW), landed_ms=0))
+    Path(files_settings.file.dir, "savepoint").write_text(f"commitTS = {hi}\n")
+    return files_relay
+
+
+def count(settings, relay, lags, age_ms=0):
+    """One step of 10 s in each 5 minutes, the newest last, of these lags (ms)."""
+    store, applied = CounterStore(relay), source_of(downstream_name(settings.target))
+    for number, lag_ms in enumerate(lags, 1):
+        at_ms = NOW - age_ms - (len(lags) - number) * 5 * MINUTE_MS
+        for source in (LAND, applied):
+            step = LagStep(at_ms, 10_000, lag_ms, 10, 2, 3, 1, 1)
+            store.note(
+                source, CounterDocument(noted_ms=at_ms, hour=(step,)), f"{source}{age_ms}", number
+            )
+
+
+def lines(settings, name="shop"):
+    return write_digest(settings, name, NOW).text.splitlines()
+
+
+def test_lag_and_counts_are_those_of_the_last_24_hours_alone(files_settings, relay):
+    count(files_settings, relay, [999_999], age_ms=25 * 60 * MINUTE_MS)
+    count(files_settings, relay, [100.0 * number for number in range(1, 21)])
+    found = lines(files_settings)
+    assert "Lag: p50 1,000 ms, p95 1,900 ms, max 2,000 ms (of the longest in each 5 minutes)" in (
+        found
+    )
+    for line in (
+        "Row changes: 200", "Transactions: 40", "Windows landed: 60", "DDL landed: 20",
+        "Errors, retried ones included: 40", "Restorable: no moment yet", "Jobs: none",
+        "Nothing needs an operator.", "Now: sluice top --once --pipeline shop",
+        "Verification: both sides were never compared in one run",
+    ):  # fmt: skip
+        assert line in found, (line, found)
+    assert found[0].startswith("Pipeline shop, 20") and found[0].endswith(" UTC")
+    assert write_digest(files_settings, "shop", NOW).subject.startswith(
+        "Sluice shop: all is well, "
+    )
+
+
+def test_what_needs_an_operator_stands_first_and_in_the_subject(files_settings, relay):
+    lasting = Notice("behind", "behind", "6 min behind\nHint: look", "sluice top", "overview")
+    Notices(relay.place).take([lasting], lambda _: False, NOW - MINUTE_MS)
+    at_ms = NOW - 5_000
+    tables = (TableVerified("shop.orders", 5, at_ms, 70, 700, 3, "upstream", "verify-1"),)
+    Verifications(relay).note(VerifiedRun("verify-1", 5, at_ms, 2.0, "upstream", tables))
+    job = Jobs.for_pipeline(relay).create("restore", {}, WriteScope("x", ()), "ann")
+    with job.run(Runner("a test")) as run:
+        run.end(FAILED, message="no room")
+    digest = write_digest(files_settings, "", NOW)
+    assert digest.subject.startswith("Sluice: 1 to look at, 20") and digest.subject.endswith("UTC")
+    text = digest.text.splitlines()
+    assert text[2].startswith("! 6 min behind (since 20") and text[2].endswith(" UTC)")
+    assert any(
+        line.startswith("Verification: verify-1 at ") and line.endswith("70 rows, 3 rows differ")
+        for line in text
+    )
+    assert "Rows differ in: shop.orders" in text
+    assert any(line.startswith("  restore: failed at ") and "no room" in line for line in text)
+    assert "--pipeline" not in digest.text
+
+
+def test_a_pipeline_that_has_done_nothing_has_a_digest(files_settings, files_relay):
+    found = lines(files_settings)
+    assert "Lag: nothing was recorded in these hours" in found and "Row changes: 0" in found
