@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from sluice.devstack import Stack
 from sluice.devstack.repository import default_home
+
+if TYPE_CHECKING:
+    from sluice.devstack import Stack
 
 JSON_OPTION = click.option(
     "--json",
@@ -20,6 +22,8 @@ JSON_OPTION = click.option(
 
 
 def bench_stack(ctx: click.Context, settings: str = "") -> Stack:
+    from sluice.devstack import Stack
+
     return Stack(bench_home(ctx), settings=settings)
 
 

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 import click
 
 from sluice.cli._settings import config_option, operator_name, settings_of
-from sluice.tidb import NodeStatus, tso
+from sluice.tidb import tso
 
 if TYPE_CHECKING:
     from sluice.etl.settings import Settings
+    from sluice.tidb import NodeStatus
 
 _HELP = {
     "pumps": {

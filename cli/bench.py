@@ -21,7 +21,6 @@ from sluice.cli._bench_output import (
     say,
 )
 from sluice.cli._stack import recording_option, signals_as_interrupt
-from sluice.devstack import Stack
 from sluice.devstack.repository import recording_folder
 
 if TYPE_CHECKING:
@@ -282,6 +281,8 @@ def lag_command(
     with signals_as_interrupt():
         stack = bench_stack(ctx)
         if run_seconds:
+            from sluice.devstack import Stack
+
             stack = Stack(stack.home, dags_with_runs_of(run_seconds, stack.home / "dags"))
         course = Course(samples, ddl_s, idle_s)
         result = measure(stack, LagResult(rate, rows), course, say)

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from sluice.cli._progress import ReplayProgress
 from sluice.cli._stack import stack_of
-from sluice.devstack import Stack, replay
-from sluice.devstack.launch import client_file
-from sluice.devstack.progress_view import ProgressView
-from sluice.devstack.recording import Recording
-from sluice.tidb import tso
+
+if TYPE_CHECKING:
+    from sluice.devstack import Stack
 
 
 @click.command("replay")
@@ -80,6 +78,13 @@ def command(
             usable = False
         if not usable:
             raise click.BadParameter("a number above 0, or max", param_hint="--speed")
+    # with the stack's launchers, for which `--help` doesn't wait
+    from sluice.cli._progress import ReplayProgress
+    from sluice.devstack import replay
+    from sluice.devstack.progress_view import ProgressView
+    from sluice.devstack.recording import Recording
+    from sluice.tidb import tso
+
     directory = directory.absolute()
     recording = Recording(directory)
     label, target = replay.target(recording, until)
@@ -137,4 +142,6 @@ def command(
 
 
 def _say_where(stack: Stack) -> None:
+    from sluice.devstack.launch import client_file
+
     click.echo(f"MariaDB: mariadb --defaults-file={client_file(stack.site())}")

@@ -11,7 +11,6 @@ import click
 
 from sluice.cli._settings import choose_pipeline, config_option, settings_of
 from sluice.cli._stack import stack_of
-from sluice.devstack.control import AirflowClient
 
 if TYPE_CHECKING:
     from sluice.etl.settings import Settings
@@ -40,6 +39,8 @@ def command(ctx: click.Context, what: str, config: str | None) -> None:
     stopped = operate.find_stopped_dags(settings)
     click.echo(operate.resume(settings, what))
     if choose_pipeline(ctx, config).is_stack and "airflow-api" in stack_of(ctx).running():
+        from sluice.devstack.control import AirflowClient
+
         stack = stack_of(ctx)
         airflow = AirflowClient(stack.home, stack.site().ports["airflow"])
         for dag in dict.fromkeys([settings.dag_id("replicate"), *stopped]):

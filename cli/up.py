@@ -8,8 +8,6 @@ from pathlib import Path
 import click
 
 from sluice.cli._stack import recording_option, signals_as_interrupt, stack_of
-from sluice.devstack import LOOPBACK, airflow_url, password_file
-from sluice.devstack.launch import client_file
 
 
 @click.command("up")
@@ -36,6 +34,10 @@ def command(ctx: click.Context, parts: tuple[str, ...], directory: Path | None) 
         if not started:
             click.echo("running already")
         return
+    # with the stack's launchers, for which `--help` doesn't wait
+    from sluice.devstack import LOOPBACK, airflow_url, password_file
+    from sluice.devstack.launch import client_file
+
     site = stack.site()
     click.echo("everything was running already" if not started else "")
     click.echo(f"Airflow      {airflow_url(site.ports['airflow'])}")

@@ -8,16 +8,23 @@ from Python. Why it loses no commit is in docs/explanation/no-loss.md. May impor
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 
 __all__ = ["main"]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a pump until it is paused or taken offline.
+    """Run a pump until it is paused or taken offline, or print its flags.
 
     Returns exit code 0, or 2 if it can't start.
     """
+    arguments = sys.argv[1:] if argv is None else list(argv)
+    if not {"-h", "-help", "--help"}.isdisjoint(arguments):
+        from sluice.pump_service.usage import USAGE
+
+        print(USAGE, end="")
+        return 0
     from sluice.pump_service.command import main as run
 
-    return run(argv)
+    return run(arguments)

@@ -17,7 +17,7 @@ from multiprocessing.connection import Connection
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from sluice.pump_service.config import USAGE, Config, ConfigError, load
+from sluice.pump_service.config import Config, ConfigError, load
 from sluice.pump_service.listener import client_tls, raise_nofile_limit
 from sluice.pump_service.process_limits import LogRateLimit, MallocTrimmer, limit_arenas
 from sluice.pump_service.share_holder import ShareHolder
@@ -51,15 +51,11 @@ leaves in a cycle: 50 are some 40,000 of them.
 _THREAD_SWITCH_INTERVAL_S = 0.0005
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str]) -> int:
     """Run a pump.
 
     Returns exit code 0 after a clean end, 2 after a line on stderr if it can't start.
     """
-    arguments = sys.argv[1:] if argv is None else list(argv)
-    if any(argument in ("-h", "-help", "--help") for argument in arguments):
-        print(USAGE, end="")
-        return 0
     if any(argument in ("-V", "--V") for argument in arguments):
         print(_version())
         return 0

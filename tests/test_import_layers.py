@@ -120,7 +120,7 @@ ETL = {
 tidb.
 """
 PUMP_SERVICE = {
-    "__init__": {"command"},
+    "__init__": {"command", "usage"},
     "__main__": {"__init__"},
     "capture": {"store"},
     "calls": {"cluster", "grpc_fastpath", "kernel", "metrics", "store"},
@@ -152,6 +152,7 @@ PUMP_SERVICE = {
     "serving": {"calls", "config", "grpc_fastpath", "http", "ingest", "listener"},
     "share_holder": {"config"},
     "store": {"histogram", "kernel"},
+    "usage": set(),
 }
 """The same of `pump_service`; all may import tidb."""
 TIDB = {

@@ -1,6 +1,5 @@
 """The pump's settings, from flags, environment and file."""
 
-from sluice.pump_service.config.flags import USAGE
 from sluice.pump_service.config.load import load
 from sluice.pump_service.config.settings import (
     OPERATE,
@@ -19,7 +18,6 @@ __all__ = [
     "READ",
     "ROLES",
     "SCRAPE",
-    "USAGE",
     "WRITE",
     "Config",
     "ConfigError",
