@@ -71,10 +71,10 @@ def large_pipeline(folder: Path) -> Path:
     )
     settings = load_settings(config)
     _windows(folder / "relay")
-    _archive(Archive.open(settings.archive_url))
+    write_archive(Archive.open(settings.archive_url))
     relay = RelayLog.open(settings.relay.url)
-    _jobs(Jobs(relay.storage))
-    _tables(relay, settings.downstream_name)
+    write_jobs(Jobs(relay.storage))
+    write_tables(relay, settings.downstream_name)
     return config
 
 
@@ -95,13 +95,15 @@ def _windows(relay: Path) -> None:
         path.write_bytes(window.to_json())
 
 
-def _archive(archive: Archive) -> None:
+def write_archive(
+    archive: Archive, end: int = END, hours: int = HOURS, tables: int = TABLES
+) -> None:
+    """Write so many hours of log and lake that end at a TSO, and SNAPSHOTS snapshots."""
     step = tso.span(3_600_000)
     days: dict[str, list[ArchiveSegment]] = {}
-    for number in range(HOURS):
-        segment = _segment(
-            archive, number, END - (HOURS - number) * step, END - (HOURS - number - 1) * step
-        )
+    for number in range(hours):
+        lo = end - (hours - number) * step
+        segment = _segment(archive, number, lo, lo + step, tables)
         days.setdefault(day_of(segment.lo), []).append(segment)
     follows = None
     for day, segments in days.items():
@@ -109,34 +111,34 @@ def _archive(archive: Archive) -> None:
         archive.catalogue.change(day, partial(_instead, document))
         follows = segments[-1].hi
     for number in range(SNAPSHOTS):
-        ts = END - (SNAPSHOTS - number) * (HOURS // SNAPSHOTS) * step + 1
-        tables = tuple(
+        ts = end - (SNAPSHOTS - number) * (hours // SNAPSHOTS) * step + 1
+        held = tuple(
             SnapshotTable(
                 "shop",
                 f"t{n}",
                 Table(n, 1, "shop", f"t{n}").to_json(),
                 (SnapshotFile(f"snapshots/{ts}-t/{n}/1.parquet", 1, 1, 1, 1),),
             )
-            for n in range(TABLES)
+            for n in range(tables)
         )
-        archive.snapshots.publish(ArchiveSnapshot(f"{ts}-t", ts, 7, 1, 0, "tidb", (), tables))
+        archive.snapshots.publish(ArchiveSnapshot(f"{ts}-t", ts, 7, 1, 0, "tidb", (), held))
 
 
-def _segment(archive: Archive, number: int, lo: int, hi: int) -> ArchiveSegment:
+def _segment(archive: Archive, number: int, lo: int, hi: int, tables: int) -> ArchiveSegment:
     """Return an hour, with a DDL, in which a part of the tables were changed."""
     step = (hi - lo) // MINUTES
     windows = [
         _window(lo + n * step, lo + (n + 1) * step if n < MINUTES - 1 else hi)
         for n in range(MINUTES)
     ]
-    table = Table(number % TABLES, 1, "shop", f"t{number % TABLES}")
+    table = Table(number % tables, 1, "shop", f"t{number % tables}")
     ddl = DdlJob(
         lo + 1, query="ALTER TABLE", type=Action.ADD_COLUMN, effect=DdlEffect({}, {table.id: table})
     )
     windows[0] = replace(windows[0], ddls=(ddl.to_json(),), tables={str(table.id): table.to_json()})
     index = SegmentIndex(lo, hi, 1, None, 0, tuple(IndexedWindow(window, ()) for window in windows))
     file = write_index(archive.storage, f"log/{number}.windows", index)
-    changed = {n % TABLES: 7 for n in range(number * CHANGED, (number + 1) * CHANGED)}
+    changed = {n % tables: 7 for n in range(number * CHANGED, (number + 1) * CHANGED)}
     lake = tuple(
         LakeFile(f"lake/shop/t{n}/{number}.parquet", 9, 7, 5, "shop", f"t{n}", n, 7, "d")
         for n in changed
@@ -150,7 +152,8 @@ def _instead(document: CatalogueDay, _: CatalogueDay) -> CatalogueDay:
     return document
 
 
-def _jobs(jobs: Jobs) -> None:
+def write_jobs(jobs: Jobs) -> None:
+    """Write JOBS backfills that are done, the newest of all tables."""
     for number in range(JOBS):
         job = jobs.create("backfill", {}, WriteScope("there", (f"shop.t{number}",)), "an operator")
         with job.run(Runner("a test")) as run:
@@ -161,7 +164,8 @@ def _jobs(jobs: Jobs) -> None:
             run.end(DONE, result={"tables": tables})
 
 
-def _tables(relay: RelayLog, downstream: str) -> None:
+def write_tables(relay: RelayLog, downstream: str) -> None:
+    """Write counters and verifications of all tables."""
     counts = {
         f"shop.t{n}": TableCount(n, 1, 2, END - tso.span(n), tso.physical_ms(END))
         for n in range(TABLES)

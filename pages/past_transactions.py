@@ -9,6 +9,7 @@ from typing import Any
 from sluice.errors import RequestError
 from sluice.etl import operate
 from sluice.etl.history import undo
+from sluice.etl.history.errors import EmptyHistoryError
 from sluice.etl.history.find import (
     FoundDdl,
     FoundTransaction,
@@ -53,7 +54,10 @@ def found_document(pipeline: NamedPipeline, query: SearchQuery, *, keys: bool) -
 
     `keys`: with the rows' keys.
     """
-    past = history_log_of(pipeline)
+    try:
+        past = history_log_of(pipeline)
+    except EmptyHistoryError:
+        return _found(RecentPage(0, complete=True), 0)
     if query.since >= min(query.until, past.last):
         nothing = RecentPage(query.since, complete=True)
         return _found(nothing, past.last)

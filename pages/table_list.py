@@ -6,6 +6,7 @@ import time
 from dataclasses import asdict
 from typing import Any
 
+from sluice.etl.history.errors import EmptyHistoryError
 from sluice.etl.history.history_log import HistoryLog
 from sluice.etl.history.tables import (
     DownstreamTables,
@@ -81,7 +82,11 @@ def table_document(found: TableCatalog, replica: DownstreamTables, name: str) ->
 
 def history_document(pipeline: NamedPipeline, name: str, until: str) -> dict[str, Any]:
     """Return a table's schema changes, one step back in time from `until` (TSO, "" for now)."""
-    past = history_log_of(pipeline, shows_values=False)
+    try:
+        past = history_log_of(pipeline, shows_values=False)
+    except EmptyHistoryError:
+        nothing = {"through": "0", "complete": True, "changes": [], "columns": None}
+        return {"name": name} | nothing
     found = table_schema_history(past, name, int(until or past.last))
     return {
         "name": found.name,

@@ -90,6 +90,7 @@ def _drills(found: list[Any]) -> list[dict[str, Any]]:
             "state": drill.state,
             "at_ms": drill.entry.made_ms,
             "message": drill.entry.message,
+            "hint": drill.entry.hint,
             **{
                 name: (drill.entry.result or {}).get(name)
                 for name in ("ts", "tables", "rows", "seconds")

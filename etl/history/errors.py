@@ -11,6 +11,7 @@ __all__ = [
     "ArchiveGapError",
     "AsOfError",
     "ConditionError",
+    "EmptyHistoryError",
     "FindError",
     "NotArchivedError",
     "NotYetLandedError",
@@ -58,6 +59,12 @@ class AsOfError(SluiceError):
 
 class FindError(RequestError, ValueError):
     """An impossible search; the message names the part that is."""
+
+
+class EmptyHistoryError(FindError):
+    """Nothing has landed yet, so there is no past to look into."""
+
+    hint = "`sluice status` says whether pumps and landing run; the DAG `replicate` lands"
 
 
 class ConditionError(FindError):

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from sluice.etl.history.clear_values import check_clear_values
-from sluice.etl.history.errors import FindError
+from sluice.etl.history.errors import EmptyHistoryError, FindError
 from sluice.etl.settings import Settings
 from sluice.relay import RelayLog, WindowLog, WindowRecord
 from sluice.relay.archive import Archive, ArchiveLog, Pin, Pins, SegmentIndexCache
@@ -75,7 +75,9 @@ class HistoryLog:
             check_clear_values(settings, "the history of changes")
         found = cls.load(settings, indexes)
         if found is None:
-            raise FindError(f"the relay log {settings.relay.url} is empty: nothing has landed yet")
+            raise EmptyHistoryError(
+                f"the relay log {settings.relay.url} is empty: nothing has landed yet"
+            )
         if found.gap is not None:
             middle, gap = found.gap
             raise FindError(

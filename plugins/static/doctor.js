@@ -3,7 +3,7 @@
 import { h } from "./dom.js";
 import { count, many } from "./format.js";
 import { card, figure } from "./parts.js";
-import { plain } from "./values.js";
+import { marked } from "./values.js";
 
 export const everyMs = 30_000;
 
@@ -23,4 +23,4 @@ export function draw({ results }) {
 }
 
 const check = ({ area, text, hint, state }, kind, word) =>
-  h("li", {}, h("span", { class: `state ${kind}` }, word), h("strong", {}, area), h("div", { class: "message" }, plain(text), state !== "ok" && hint && h("p", { class: "quiet" }, "→ ", plain(hint))));
+  h("li", {}, h("span", { class: `state ${kind}` }, word), h("strong", {}, area), h("div", { class: "message" }, marked(text), state !== "ok" && hint && h("p", { class: "quiet" }, "→ ", marked(hint))));

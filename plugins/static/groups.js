@@ -4,7 +4,7 @@ import { h } from "./dom.js";
 import { count, many, tsoMs } from "./format.js";
 import { button, card, copyable, empty, figure, when } from "./parts.js";
 import { link } from "./tables.js";
-import { name, plain } from "./values.js";
+import { marked, name, plain } from "./values.js";
 
 const MOST_SHOWN = 100;
 const SHARED = ["table", "where", "kind"];
@@ -106,12 +106,12 @@ export function drawUndo({ wanted, document: found, error }, around, { outcome, 
   return [
     h("div", { class: "head", id: "title" }, h("div", {}, h("p", { class: "crumb" }, h("a", { href: link(around, back) }, "Transactions")), h("h1", {}, "Take row changes back")), button("Look again", () => ((seen = null), around.lookAgain()))),
     card(
-      { id: "range" },
+      { id: "range", class: "stack" },
       h("p", {}, described(wanted), " Nothing is written here. You run a command, or the SQL, against TiDB; the downstream follows by replication."),
       ["--dry-run", "--apply"].map((last) => h("p", {}, copyable(command(wanted, around, last), around))),
       h("p", { class: "quiet" }, "The first looks once more, the second runs it in TiDB in one transaction, which commits only if no row was changed since."),
     ),
-    error && h("section", { class: "held bad", id: "refused", role: "alert" }, h("p", {}, plain(error.message)), error.hint && h("p", {}, "Hint: ", plain(error.hint))),
+    error && h("section", { class: "held bad", id: "refused", role: "alert" }, h("p", {}, plain(error.message)), error.hint && h("p", {}, "Hint: ", marked(error.hint))),
     found && result(found, around, { outcome, sql }),
   ];
 }

@@ -5,6 +5,7 @@ import { ago, clock, count, many, rate, size, span } from "./format.js";
 import { timeLine } from "./jobline.js";
 import { button, card, copyable, empty, pill, when } from "./parts.js";
 import { link } from "./tables.js";
+import { marked } from "./values.js";
 
 const opened = new Map();
 const SURE = {
@@ -67,7 +68,7 @@ const standing = (job, around) => [
   bar(job),
   numbers(job),
   job.message && h("p", { class: "message bad" }, withoutHint(job)),
-  job.hint && h("p", {}, h("strong", {}, "Hint: "), job.hint),
+  job.hint && h("p", {}, h("strong", {}, "Hint: "), marked(job.hint)),
   hint(job, around),
   h("p", { class: "quiet small" }, asked(job, around)),
 ];
@@ -216,7 +217,7 @@ function tables(job, detail, around) {
               h("td", {}, table.name),
               h("td", { class: "number" }, isKnown(table) || job.state === "done" ? `${table.percent} %` : "–"),
               h("td", { class: "number" }, count(table.rows)),
-              h("td", { class: "number" }, read(table)),
+              h("td", { class: "number read" }, read(table)),
             ),
           ),
         ),
@@ -241,7 +242,7 @@ function list(jobs, found, around) {
           h("span", { class: "quiet" }, job.progress.rows > 0 && `${many(job.progress.rows, "row")}, `, `took ${span(job.since_ms - job.made_ms)}, `, when(job.since_ms, ago(job.since_ms))),
         ),
         job.message && h("p", { class: "quiet" }, withoutHint(job)),
-        job.hint && h("p", { class: "quiet" }, `Hint: ${job.hint}`),
+        job.hint && h("p", { class: "quiet" }, "Hint: ", marked(job.hint)),
         details(job, found.get(job.id), around),
       ),
     ),

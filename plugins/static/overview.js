@@ -7,6 +7,7 @@ import { button, card, figure, pill, when } from "./parts.js";
 import { picture } from "./picture.js";
 import { link } from "./tables.js";
 import { ask, topics } from "./topics.js";
+import { marked } from "./values.js";
 
 const HOUR = 3_600_000;
 const SPANS = [["", "1 h", HOUR], ["day", "24 h", 24 * HOUR], ["week", "7 d", 168 * HOUR]];
@@ -24,7 +25,7 @@ export async function load(around) {
 export function draw({ now, past, found }, around) {
   return [
     h("div", { class: "head" }, h("h1", {}, "Overview"), actions(now, around)),
-    headline(now),
+    headline(now, around),
     card({ id: "way", class: "way" }, picture(now, around.width())),
     numbers(now),
     found && topics(found, now, around),
@@ -34,22 +35,29 @@ export function draw({ now, past, found }, around) {
   ];
 }
 
-function headline({ held_back, errors, downstream, as_of_ms }) {
+function headline({ held_back, errors, downstream, landing, as_of_ms }, around) {
   const others = Object.entries(errors).filter(([who]) => !held_back.some((text) => text.includes(errors[who])));
   const said = [...held_back, ...others.map(([who, why]) => `${who} doesn't answer: ${why}`)];
   if (!said.length) {
     const asked = ["relay", "downstream"].filter((who) => as_of_ms[who] === undefined);
     if (asked.length) return h("section", { id: "held", class: "held" }, h("p", {}, `Asking: the ${asked.map((who) => ({ relay: "relay log" })[who] ?? who).join(" and the ")} ${asked.length > 1 ? "have" : "has"} not answered yet.`));
     const text = downstream.lag_ms === null ? "Nothing is applied yet, and nothing is in the way." : "Nothing holds it back.";
-    return h("section", { id: "held", class: "held good" }, h("p", {}, h("strong", {}, text)));
+    const begins = landing.lag_ms === null && h("p", {}, "It begins with the DAG ", around.dag("replicate", "replicate"), ", which lands and applies as long as it isn't paused.");
+    return h("section", { id: "held", class: "held good" }, h("p", {}, h("strong", {}, text)), begins);
   }
   const kind = downstream.state === "works" ? "warn" : downstream.state === "paused" ? "warn" : "bad";
   return h(
     "section",
     { id: "held", class: `held ${kind}` },
     h("h2", {}, "What holds it back"),
-    h("ul", {}, said.map((text) => h("li", {}, text))),
+    h("ul", {}, said.map(reason)),
   );
+}
+
+// What is in the way, and on a line of its own the way out.
+function reason(text) {
+  const [what, ...hints] = text.split(" Hint: ");
+  return h("li", {}, marked(what), hints.map((hint) => h("div", {}, h("strong", {}, "Hint: "), marked(hint))));
 }
 
 function actions(now, around) {
@@ -70,21 +78,23 @@ function actions(now, around) {
 }
 
 function numbers({ at_ms, downstream, landing, relay, archive, verified, errors, as_of_ms }) {
+  const asked = (who) => as_of_ms[who] === undefined && !errors[who]; // and has not answered yet
+  const unknown = (name) => figure(name, "–", "not known yet");
   const known = errors.downstream && as_of_ms.downstream ? `as it was ${span(at_ms - as_of_ms.downstream)} ago` : "";
   const differ = verified.differences > 0;
   return h(
     "dl",
     { class: "facts", id: "facts" },
     figure("Lag of the downstream", span(downstream.lag_ms), completeness(downstream, known)),
-    figure("Applied in the last minute", rate(downstream.changes_per_s), `changes, in ${rate(downstream.transactions_per_s, "transactions")}`),
-    figure("Landed, not applied", span(relay.waiting_ms), landing.lag_ms === null ? "nothing landed yet" : `landing is ${span(landing.lag_ms)} behind`),
-    figure(
+    asked("measures") ? unknown("Applied in the last minute") : figure("Applied in the last minute", rate(downstream.changes_per_s), `changes, in ${rate(downstream.transactions_per_s, "transactions")}`),
+    figure("Landed, not applied", span(relay.waiting_ms), landing.lag_ms === null ? (landing.state === "unknown" ? "not known yet" : "nothing landed yet") : `landing is ${span(landing.lag_ms)} behind`),
+    asked("verified") ? unknown("Verified") : figure(
       "Verified",
-      verified.at_ms ? when(verified.at_ms, ago(verified.at_ms)) : "never",
-      verified.at_ms ? (differ ? `${many(verified.differences, "row")} of ${many(verified.differing.length, "table")} differ` : `${many(verified.tables, "table")}, all equal`) : "no table was compared yet",
+      differ ? `${many(verified.differences, "row differs", "rows differ")}` : verified.at_ms ? when(verified.at_ms, ago(verified.at_ms)) : "never",
+      differ ? [`in ${many(verified.differing.length, "table")}, compared `, when(verified.at_ms, ago(verified.at_ms))] : verified.at_ms ? `${many(verified.tables, "table")}, all equal` : "no table was compared yet",
       differ ? "bad" : "",
     ),
-    figure("Can be restored", restorable(archive), archive.snapshots ? many(archive.snapshots, "snapshot") : "no snapshot yet"),
+    asked("archive") ? unknown("Can be restored") : figure("Can be restored", restorable(archive), archive.snapshots ? many(archive.snapshots, "snapshot") : "no snapshot yet"),
   );
 }
 

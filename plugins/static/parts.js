@@ -49,9 +49,9 @@ export const pager = (page, pages, to) =>
   h(
     "div",
     { class: "strip pager", id: "pager" },
-    button("Earlier", () => to(page - 1), { disabled: page === 0 }),
+    button("Previous", () => to(page - 1), { disabled: page === 0 }),
     h("span", { class: "quiet" }, `Page ${count(page + 1)} of ${count(pages)}`),
-    button("Later", () => to(page + 1), { disabled: page + 1 >= pages }),
+    button("Next", () => to(page + 1), { disabled: page + 1 >= pages }),
   );
 
 function ask(target, question, onclick) {
@@ -73,7 +73,7 @@ function ask(target, question, onclick) {
 
 /** A text that can be copied with a click. */
 export const copyable = (text, around) =>
-  h("button", { class: "copy mono", type: "button", title: "Copy", onclick: () => copy(text, around) }, text);
+  h("button", { class: "copy mono", type: "button", title: "Copy", onclick: () => copy(text, around) }, text.split(/(--[\w-]+)/).map((part, n) => (n % 2 ? h("span", { class: "nowrap" }, part) : part)));
 
 export async function copy(text, around) {
   try {

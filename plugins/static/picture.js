@@ -6,7 +6,7 @@ import { kindOf } from "./parts.js";
 
 const WIDE = 760;
 const ASKED = [["pumps", "upstream"], ["landing", "relay"], ["relay", "relay"], ["downstream", "downstream"], ["archive", "archive"]];
-const BOX = { width: 196, height: 104 };
+const BOX = { width: 216, height: 104 };
 
 /** The picture for a page that is so wide; on a narrow one it runs from top to bottom. */
 export function picture(now, width) {
@@ -23,7 +23,7 @@ function partsOf({ pumps, landing, relay, archive, downstream, errors, as_of_ms 
       title: "Pumps",
       state: errors.upstream || !as_of_ms.upstream ? "unknown" : (worst ?? "idle"),
       value: pumps.length || as_of_ms.upstream ? many(pumps.length, "pump") : "–",
-      more: behind === null ? "keep what TiDB commits" : `at most ${span(behind)} behind`,
+      more: behind === null ? "keep what TiDB commits" : behind ? `at most ${span(behind)} behind` : "not behind",
     },
     landing: { title: "Landing", state: landing.state, value: span(landing.lag_ms), more: landing.lag_ms === null ? (landing.state === "unknown" ? "not known" : "nothing landed yet") : "behind the clock" },
     relay: { title: "Relay log", state: relay.state, value: size(relay.bytes), more: relay.waiting_ms === null ? "windows, in order" : `${span(relay.waiting_ms)} not applied` },
@@ -41,7 +41,7 @@ function partsOf({ pumps, landing, relay, archive, downstream, errors, as_of_ms 
 }
 
 function across(parts) {
-  const [top, gap] = [10, 76];
+  const [top, gap] = [10, 66];
   const x = (n) => 2 + n * (BOX.width + gap);
   const width = x(3) + BOX.width + 2;
   const middle = top + BOX.height / 2;
@@ -63,7 +63,7 @@ function across(parts) {
 
 function down(parts) {
   const gap = 44;
-  const [width, left] = [320, 62];
+  const [width, left] = [320, 52];
   const y = (n) => 6 + n * (BOX.height + gap);
   const order = ["pumps", "landing", "relay", "downstream"];
   const flows = [parts.landed, parts.landed, parts.applied];

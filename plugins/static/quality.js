@@ -1,7 +1,7 @@
 // What became of looking at the data's quality: the newest run suite by suite, how it was over time, the Data Docs.
 
 import { h, s } from "./dom.js";
-import { ago, clock, count, many, moment, span } from "./format.js";
+import { ago, clock, count, day, many, minute, moment, span } from "./format.js";
 import { card, empty, figure, when } from "./parts.js";
 import { link } from "./tables.js";
 import { name, plain } from "./values.js";
@@ -59,12 +59,13 @@ function trend(runs, around) {
       failed > 0 && s("rect", { class: "failed-part", x: left, y: HIGH - failed, width, height: failed, rx: 1.5 }),
     );
   });
+  const at = ({ at_ms }) => when(at_ms, wide < 500 ? `${day(at_ms)}, ${minute(at_ms)}` : moment(at_ms));
   const reach = Math.max(step * shown.length, 1);
   return card(
     { id: "trend" },
     h("div", { class: "head" }, h("h2", {}, `The last ${many(shown.length, "run")}`), h("div", { class: "row" }, h("span", { class: "legend" }, "met"), h("span", { class: "legend bad" }, "not met"))),
     s("svg", { class: "trend", viewBox: `0 0 ${reach} ${HIGH}`, width: reach, height: HIGH, role: "img", "aria-label": "Expectations met and not met, run by run" }, bars),
-    h("div", { class: "head quiet small", style: { width: `${reach}px`, "max-width": "100%" } }, h("span", {}, when(shown[0].at_ms)), shown.length > 6 && h("span", {}, when(shown.at(-1).at_ms))),
+    h("div", { class: "head quiet small", style: { width: `${reach}px`, "max-width": "100%" } }, h("span", {}, at(shown[0])), shown.length > 6 && h("span", {}, at(shown.at(-1)))),
   );
 }
 

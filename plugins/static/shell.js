@@ -3,6 +3,7 @@
 
 import { become, h } from "./dom.js";
 import { span, zone } from "./format.js";
+import { marked } from "./values.js";
 
 const EVERY_MS = 3000;
 const LATE_MS = 10_000;
@@ -34,6 +35,7 @@ class Refused extends Error {
     super(document.error ?? detail ?? `Airflow answered with ${status}.`);
     this.status = status;
     this.hint = document.hint ?? "";
+    this.transient = status >= 502;
   }
 }
 
@@ -198,9 +200,14 @@ function redraw() {
       console.error(error);
       wanted.append(failed(error));
     }
-  }
+  } else wanted.prepend(h("div", { class: "head", id: "title" }, h("h1", {}, document.querySelector(".top a[aria-current]").textContent)));
   wanted.append(h("p", { id: "zone", class: "quiet small" }, `Times in ${zone()}.`));
   become(main, wanted);
+  // What can be scrolled is so by keyboard, too.
+  for (const each of main.querySelectorAll(".scroll, .sql")) {
+    if (each.scrollWidth > each.clientWidth || each.scrollHeight > each.clientHeight) each.tabIndex = 0;
+    else each.removeAttribute("tabindex");
+  }
 }
 
 function failed(error) {
@@ -209,9 +216,9 @@ function failed(error) {
   return h(
     "section",
     { class: "failed", id: "failed", role: "alert" },
-    h("h2", {}, anonymous ? "You are logged out" : error.status ? "This doesn't answer" : "Airflow doesn't answer"),
+    h("h2", {}, anonymous ? "You are logged out" : error.status ? (error.transient ? "This doesn't answer" : "This can't be shown") : "Airflow doesn't answer"),
     h("p", {}, error.message),
-    error.hint && h("p", {}, h("strong", {}, "Hint: "), error.hint),
+    error.hint && h("p", {}, h("strong", {}, "Hint: "), marked(error.hint)),
     stale && h("p", { class: "quiet" }, stale),
     anonymous
       ? h("a", { class: "button", href: "../", onclick: outward }, "Log in")

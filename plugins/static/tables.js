@@ -3,7 +3,7 @@
 import { h, s } from "./dom.js";
 import { ago, count, many, size, tsoMs } from "./format.js";
 import { button, card, empty, figure, pager, when } from "./parts.js";
-import { later, name, plain } from "./values.js";
+import { later, marked, name, plain } from "./values.js";
 
 export let everyMs = 5000;
 
@@ -46,7 +46,7 @@ async function lookBack(around, state) {
     state.columns ??= step.columns;
     Object.assign(state, { name: step.name, through: step.through, complete: step.complete });
   } catch (error) {
-    state.problem = error.message;
+    Object.assign(state, { problem: error.message, hint: error.hint });
   }
 }
 
@@ -57,7 +57,7 @@ export function draw({ list, one, table }, around) {
 function drawList(list, around) {
   return [
     h("div", { class: "head", id: "title" }, h("h1", {}, "Tables"), h("p", { class: "quiet" }, read(list))),
-    unanswered(list.errors),
+    unanswered(list.errors, around),
     h("dl", { class: "facts", id: "facts" }, figures(list)),
     card({ id: "list", class: "flush" }, filters(list, around), rows(list, around), pager(Number(around.query.get("page") ?? 0), Math.ceil(list.count / 50), (page) => turnTo(page, around))),
   ];
@@ -68,15 +68,15 @@ const read = ({ read_ms, reading }) => (read_ms ? ["rows and sizes as the downst
 function figures({ all, differing, unverified }) {
   return [
     figure("Tables", count(all), "known from changes, verification or the downstream"),
-    figure("Differ", count(differing), differing ? "from the upstream, when they were compared last" : "none, as far as they were compared", differing ? "bad" : ""),
-    figure("Compared", count(all - unverified), unverified ? `${many(unverified, "table")} never` : "all of them"),
+    figure("Differ", all ? count(differing) : "–", differing ? "from the upstream, when they were compared last" : "as far as they were compared", differing ? "bad" : ""),
+    figure("Compared", all ? count(all - unverified) : "–", unverified ? `${many(unverified, "table")} never` : all ? "all of them" : "no table is known yet"),
   ];
 }
 
 const SOURCES = { downstream: "The downstream", measures: "What tasks counted", verified: "What was verified" };
 
-const unanswered = (errors) =>
-  Object.entries(errors).map(([source, why]) => h("section", { class: "held warn", id: `error-${source}` }, h("p", {}, h("strong", {}, `${SOURCES[source] ?? source} can't be read: `), plain(why))));
+const unanswered = (errors, around) =>
+  Object.entries(errors).map(([source, why]) => h("section", { class: "held warn", id: `error-${source}` }, h("p", {}, h("strong", {}, `${SOURCES[source] ?? source} can't be read: `), plain(why), ". ", h("a", { class: "link", href: link(around, {}, "doctor") }, "Doctor"), " checks what it needs.")));
 
 function filters({ count: found, all }, around) {
   const only = around.query.get("only") ?? "";
@@ -197,7 +197,7 @@ function drawOne(found, table, around) {
       h("div", {}, h("p", { class: "crumb" }, h("a", { href: link(around, {}), onclick: (event) => (event.preventDefault(), around.setQuery("table", ""), around.lookAgain()) }, "Tables")), h("h1", {}, name(table))),
       h("div", { class: "row" }, h("a", { class: "button", href: link(around, { table }, "transactions") }, "Its transactions"), around.dag("verify", "Compare it", { kindOfLink: "button" })),
     ),
-    unanswered(found.errors),
+    unanswered(found.errors, around),
     known ? facts(known) : h("p", { class: "quiet", id: "nothing" }, "Nothing was applied to a table of this name, and none was compared."),
     known?.verified && compared(known.verified, around),
     past?.columns && columns(past.columns),
@@ -223,7 +223,7 @@ function compared(verified, around) {
     : verified.differences
       ? [h("strong", {}, `${many(verified.differences, "row differs", "rows differ")} `), `of ${many(verified.rows, "row")} that were compared, as of `, when(tsoMs(verified.ts)), "."]
       : [h("strong", {}, `${many(verified.rows, "row")} (${size(verified.bytes)}) compared, all equal, `), "as of ", when(tsoMs(verified.ts)), "."];
-  return h("section", { class: `held ${kind}`, id: "compared" }, h("p", {}, said, " ", h("a", { href: link(around, { job: verified.job }, "jobs") }, verified.job)));
+  return h("section", { class: `held ${kind}`, id: "compared" }, h("p", {}, said, " ", h("a", { class: "link", href: link(around, { job: verified.job }, "jobs") }, verified.job)));
 }
 
 function columns(found) {
@@ -246,7 +246,8 @@ function changes(around) {
     { id: "schema" },
     h("div", { class: "head" }, h("h2", {}, "What DDL made of it"), on && h("span", { class: "state busy" }, "looking back")),
     h("ol", { class: "ddl-past" }, past.changes.map((change) => entry(change, around))),
-    h("div", { class: "row" }, h("p", { class: past.problem ? "bad-text" : "quiet" }, plain(said || "")), !on && !past.complete && !past.problem && button("Look further back", () => ((past.wanted = past.changes.length + ENOUGH), around.lookAgain()))),
+    h("div", { class: "row" }, h("p", { class: past.problem ? "bad-text" : "quiet" }, typeof said === "string" ? plain(said) : said), !on && !past.complete && !past.problem && button("Look further back", () => ((past.wanted = past.changes.length + ENOUGH), around.lookAgain()))),
+    past.problem && past.hint && h("p", {}, "Hint: ", marked(past.hint)),
   );
 }
 

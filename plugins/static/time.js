@@ -5,6 +5,7 @@ import { h } from "./dom.js";
 import { ago, count, iso, many, size, span, tsoMs } from "./format.js";
 import { asked, msOf, zoneName } from "./moments.js";
 import { button, card, copy, empty, figure, pill, when } from "./parts.js";
+import { marked } from "./values.js";
 
 const HOUR = 3_600_000;
 const SPANS = [
@@ -109,7 +110,7 @@ function restoreCard(found, around) {
     h(
       "div",
       { class: "form" },
-      field("until", "Until when", h("input", { id: "until", type: "text", value: form.until, spellcheck: "false", autocomplete: "off", placeholder: "20m, yesterday 14:00 Europe/Berlin, or a TSO", oninput: changed("until") }), `Everything committed until then is in. A time without a zone is one of ${zoneName()}.`),
+      field("until", "Until when", h("input", { id: "until", type: "text", value: form.until, spellcheck: "false", autocomplete: "off", placeholder: "20m, or yesterday 14:00", oninput: changed("until") }), `Everything committed until then is in. A time without a zone is one of ${zoneName()}.`),
       field("names", "Tables", h("input", { id: "names", type: "text", value: form.tables, spellcheck: "false", autocomplete: "off", placeholder: "all", oninput: changed("tables") }), "Such as shop.orders shop.item*; empty: all."),
       h(
         "label",
@@ -179,6 +180,7 @@ function drills({ drills: found, keep }) {
         { id: `drill-${drill.id}`, class: "past" },
         h("div", { class: "head" }, h("div", { class: "row" }, pill(drill.state), drill.ts ? h("span", {}, "as of ", when(tsoMs(drill.ts))) : null), h("span", { class: "quiet" }, when(drill.at_ms, ago(drill.at_ms)))),
         h("p", { class: "quiet small" }, drill.message || (drill.rows !== null && `${many(drill.tables, "table")} with ${many(drill.rows, "row")} in ${span(drill.seconds * 1000)}`)),
+        drill.hint && h("p", { class: "small" }, "Hint: ", marked(drill.hint)),
       ),
     ),
   );

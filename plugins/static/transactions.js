@@ -6,7 +6,7 @@ import { addGroups, drawGroups, drawUndo, loadUndo, newGroups } from "./groups.j
 import { asked, zoneName } from "./moments.js";
 import { button, card, copy, copyable, empty, figure, when } from "./parts.js";
 import { link } from "./tables.js";
-import { name, plain, value } from "./values.js";
+import { marked, name, plain, value } from "./values.js";
 
 export let everyMs = 4000;
 
@@ -14,8 +14,8 @@ const PAGE = 50;
 const FIELDS = ["table", "key", "where", "kind", "since", "until", "group", "sort"];
 const MOMENTS = new Set(["since", "until"]);
 const CHOICES = {
-  kind: [["", "Everything"], ["insert", "Inserts"], ["update", "Updates"], ["delete", "Deletes"], ["ddl", "DDL"], ["drop", "DDL that removes rows"]],
-  group: [["", "Not at all"], ["minute", "By minute"], ["table", "By table"], ["shape", "By what they do"], ["minute,table", "By minute and table"]],
+  kind: [["", "Everything"], ["insert", "Inserts"], ["update", "Updates"], ["delete", "Deletes"], ["ddl", "DDL"], ["drop", "DDL, rows gone"]],
+  group: [["", "Not at all"], ["minute", "By minute"], ["table", "By table"], ["shape", "By what they do"], ["minute,table", "Minute, table"]],
   sort: [["", "The newest"], ["size", "Most rows"]],
 };
 let found = null;
@@ -76,7 +76,7 @@ function drawList(list, around) {
   return [
     h("div", { class: "head", id: "title" }, h("h1", {}, "Transactions"), form(around)),
     search(around),
-    list.problem && h("section", { class: "held bad", id: "problem" }, h("p", {}, h("strong", {}, "It can't be looked further back: "), plain(list.problem)), list.hint && h("p", {}, "Hint: ", plain(list.hint))),
+    list.problem && h("section", { class: "held bad", id: "problem" }, h("p", {}, h("strong", {}, "It can't be looked further back: "), plain(list.problem)), list.hint && h("p", {}, "Hint: ", marked(list.hint))),
     list.unknown.length > 0 && h("section", { class: "held warn", id: "unknown" }, h("p", {}, "No table that was looked at so far has a column ", list.unknown.map((column, i) => [i > 0 && " or ", name(column)]), ".")),
     card({ id: "list", class: "flush" }, list.wanted.group ? drawGroups(list.groups, around, counts, list.complete) : entries(list, around), foot(list, around)),
   ];
@@ -90,12 +90,12 @@ function search(around) {
   return h(
     "form",
     { id: "search", class: "card search", onsubmit: (event) => submit(event, around) },
-    field("table", "Table", { placeholder: "shop.orders, shop.*" }),
-    field("key", "Key", { placeholder: "7" }),
+    field("table", "Table", { placeholder: "shop.*", kind: "roomy" }),
+    field("key", "Key", { placeholder: "7", kind: "roomy" }),
     field("where", "Condition", { placeholder: "old.status = 'paid'", kind: "grow" }),
     choice("kind", "What"),
-    field("since", "After", { placeholder: "2h, time or commit ts" }),
-    field("until", "Through", { placeholder: "time or commit ts" }),
+    field("since", "After", { placeholder: "2h or a time" }),
+    field("until", "Through", { placeholder: "2h or a time" }),
     choice("group", "Count"),
     choice("sort", "First"),
     h("div", { class: "row end" }, h("span", { id: "typed-zone", class: "quiet small" }, `A time without a zone is one of ${zoneName()}.`), FIELDS.some((id) => around.query.get(id)) && h("button", { class: "button", type: "button", onclick: () => clear(around) }, "Clear"), h("button", { class: "button main", type: "submit" }, "Search")),
@@ -121,7 +121,7 @@ function clear(around) {
 function entries(list, around) {
   const both = [...list.entries, ...list.large.map((one) => ({ ...one, commit_ts: one.hi, large: true }))];
   both.sort(order(list));
-  if (!both.length) return looks(list) ? h("div", { id: "entries" }) : h("div", { id: "entries" }, list.stopped ? null : empty("Nothing was found.", "as far back as the past is kept"));
+  if (!both.length) return looks(list) ? h("div", { id: "entries" }) : h("div", { id: "entries" }, list.stopped ? null : list.top === "0" ? empty("Nothing is landed yet.", "Transactions appear here within seconds of their commit, once landing runs.") : empty("Nothing was found.", "as far back as the past is kept"));
   return h("ol", { class: "entries", id: "entries" }, both.map((one) => (one.large ? large(one) : one.kind ? ddl(one, around) : transaction(one, around))));
 }
 
@@ -206,7 +206,7 @@ function drawOne(one, state, around) {
 
 function standing({ applied, override, problem }) {
   if (override) return h("span", { class: "state warn" }, override.action === "skip" ? "skipped by override" : "replaced by override");
-  if (problem) return h("span", { class: "state", title: problem }, "the downstream doesn't answer");
+  if (problem) return h("span", { class: "state warn", title: problem }, "the downstream doesn't answer");
   return applied ? h("span", { class: "state good" }, "applied") : h("span", { class: "state busy" }, "not applied yet");
 }
 
@@ -279,7 +279,7 @@ function undo(one, around) {
     { class: "stack", id: "undo" },
     h("p", {}, "It can be taken back by SQL that is made of its old values. You run it in TiDB, upstream; the downstream follows by replication. Nothing is written here."),
     h("div", {}, button(seen?.undoing ? "Looking …" : told ? "Look again" : "Show the SQL, and try it on the replica", () => askUndo(one, around), { disabled: Boolean(seen?.undoing) })),
-    told?.error && h("section", { class: "held bad" }, h("p", {}, plain(told.error)), told.hint && h("p", {}, "Hint: ", plain(told.hint))),
+    told?.error && h("section", { class: "held bad" }, h("p", {}, plain(told.error)), told.hint && h("p", {}, "Hint: ", marked(told.hint))),
     told && !told.error && outcome(told),
     told?.sql && script(told, `undo-${one.commit_ts}.sql`, around),
     told?.cut && h("p", { class: "quiet" }, "It is longer than a page shows: ", h("code", {}, `sluice undo ${one.commit_ts} --output undo.sql`), " writes all of it."),
@@ -332,7 +332,7 @@ function steps(one, all, around) {
   const end = seen.offset + one.rows.length;
   if (!seen.offset && end >= all && one.complete) return null;
   const to = (offset) => () => ((seen.offset = offset), around.lookAgain(), document.getElementById("rows").scrollIntoView());
-  return h("div", { class: "strip pager", id: "steps" }, button("Earlier", to(Math.max(0, seen.offset - PAGE)), { disabled: !seen.offset }), h("span", { class: "quiet" }, one.rows.length ? `Rows ${count(seen.offset + 1)} to ${count(end)} of ${count(all)}${one.complete ? "" : " and more"}` : "no more rows"), button("Later", to(end), { disabled: end >= all && one.complete }));
+  return h("div", { class: "strip pager", id: "steps" }, button("Previous", to(Math.max(0, seen.offset - PAGE)), { disabled: !seen.offset }), h("span", { class: "quiet" }, one.rows.length ? `Rows ${count(seen.offset + 1)} to ${count(end)} of ${count(all)}${one.complete ? "" : " and more"}` : "no more rows"), button("Next", to(end), { disabled: end >= all && one.complete }));
 }
 
 // Rows of one table and kind that follow each other.

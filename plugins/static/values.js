@@ -19,6 +19,12 @@ export function plain(text) {
   return parts;
 }
 
+/** A sentence of Sluice's own: what stands in backticks, such as a command, as code. */
+export function marked(text) {
+  const parts = text.split("`");
+  return parts.length % 2 ? parts.map((part, n) => (n % 2 ? h("code", {}, plain(part)) : plain(part))) : plain(text);
+}
+
 /** A name, set apart from what is around it. */
 export const name = (text, props = {}) => h("bdi", { class: "name", ...props }, plain(text ?? ""));
 

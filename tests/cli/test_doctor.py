@@ -64,6 +64,7 @@ def test_each_party_is_a_result_and_what_is_wrong_has_a_way_out(
     seen = found()
     assert ("upstream", OK) in seen
     assert "suffice" in seen["downstream", OK][0].text
+    assert re.search(r": \w+ \d+\.\d+\.\d+; its variables", seen["downstream", OK][0].text)
     assert len(seen["disk", OK]) == 2
     assert "ignore-error" in seen["tidb", WARN][0].text
     assert "pump-1" in seen["pumps", WARN][0].text

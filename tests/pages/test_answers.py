@@ -9,12 +9,15 @@ from pathlib import Path
 import pytest
 
 from sluice.errors import RequestError
+from sluice.etl.history.find import SearchQuery
 from sluice.etl.settings.pipelines import NamedPipeline
 from sluice.pages.job_list import MAX_JOBS_SHOWN, job_document, jobs_document
 from sluice.pages.job_timeline import timeline_document
+from sluice.pages.past_transactions import found_document
 from sluice.pages.protocol import KINDS
 from sluice.pages.quality import _POLICY as DATA_DOCS_POLICY
 from sluice.pages.response_cache import ResponseCache, StillComputing, answer
+from sluice.pages.table_list import history_document
 from sluice.plugins.security_headers import _POLICY as PAGES_POLICY
 from sluice.relay import RelayLog
 from sluice.relay.audit import AuditLog
@@ -248,3 +251,16 @@ def test_a_jobs_time_line_has_each_order_once_and_the_refused_ones(pipeline):
         "to_ms": None,
     }
     json.dumps(found)
+
+
+def test_before_anything_landed_transactions_and_ddl_are_none_and_no_error(tmp_path):
+    config = tmp_path / "sluice.toml"
+    config.write_text(
+        '[upstream]\npd-urls = "http://127.0.0.1:1"\n[relay]\nurl ='
+        f' "file://{tmp_path}/relay"\n[downstream]\nhost = "127.0.0.1"\nport = 1\n'
+    )
+    pipeline = NamedPipeline("", config)
+    found = found_document(pipeline, SearchQuery(0, 1 << 62, limit=50), keys=True)
+    assert (found["found"], found["complete"], found["last"]) == ([], True, "0")
+    past = history_document(pipeline, "shop.orders", "")
+    assert (past["changes"], past["complete"]) == ([], True)

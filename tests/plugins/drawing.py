@@ -1,6 +1,7 @@
 """Draw the pages in Chromium from their files, with the answers that a test gives them.
 
-No server is asked, so any browser setting can be tried in a second.
+No server is asked, so any browser setting can be tried in a second. `tests.plugins.page_states`
+has the pages' own application answer instead.
 """
 
 from __future__ import annotations
@@ -12,7 +13,14 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, Page, Route, expect, sync_playwright
+from playwright.sync_api import (
+    Browser,
+    ConsoleMessage,
+    Page,
+    Route,
+    expect,
+    sync_playwright,
+)
 
 from sluice.devstack.repository import REPOSITORY
 from sluice.plugins import html_shell
@@ -21,13 +29,20 @@ ARGUMENTS = ("--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-backg
 ADDRESS = "http://pages.example/sluice/"
 CONTEXT = {"user": "ann", "pipeline": "", "pipelines": [{"name": "", "title": "shop"}], "dags": {}}
 STATIC = REPOSITORY / "plugins" / "static"
+DAG = {"is_paused": False, "is_stale": False}
 PATIENCE_MS = 20_000
 TYPES = {"js": "text/javascript", "css": "text/css", "svg": "image/svg+xml"}
 
 Answers = Mapping[str, Any]
 """JSON by the path below `api/`."""
+Answer = Callable[[str, Any], tuple[int, bytes]]
+"""Called with the path and the query below `api/`, and with what is ordered, None if it is only
+asked: the status, and JSON.
+"""
 Open = Callable[..., Page]
-"""Called with a page's address and `Answers`, and with options of a browser's context."""
+"""Called with a page's address and `Answers` or an `Answer`, and with options of a browser's
+context. `refused`: answers may have a status of errors, which Chromium logs.
+"""
 
 
 @contextmanager
@@ -40,12 +55,18 @@ def chromium() -> Iterator[Open]:
         )
         closing.callback(browser.close)
 
-        def opened(path: str, answers: Answers, **options: Any) -> Page:
+        def opened(
+            path: str, answers: Answers | Answer, *, refused: bool = False, **options: Any
+        ) -> Page:
             page = _context(browser, answers, options)
             page.on("pageerror", lambda error: wrong.append(str(error)))
-            page.on(
-                "console", lambda said: wrong.append(said.text) if said.type == "error" else None
-            )
+
+            def said(message: ConsoleMessage) -> None:
+                is_refusal = message.text.startswith("Failed to load resource")
+                if message.type == "error" and not (refused and is_refusal):
+                    wrong.append(message.text)
+
+            page.on("console", said)
             page.goto(ADDRESS + path)
             expect(page.locator("main h1")).to_be_visible(timeout=PATIENCE_MS)
             return page
@@ -54,23 +75,32 @@ def chromium() -> Iterator[Open]:
     assert wrong == []
 
 
-def _context(browser: Browser, answers: Answers, options: Mapping[str, Any]) -> Page:
-    context = browser.new_context(**options)
+def _given(answers: Answers) -> Answer:
     every = {"context": CONTEXT, **answers}
 
+    def answer(path: str, _: Any) -> tuple[int, bytes]:
+        found = every.get(path.partition("?")[0])
+        return (404 if found is None else 200), json.dumps(found).encode()
+
+    return answer
+
+
+def _context(browser: Browser, answers: Answers | Answer, options: Mapping[str, Any]) -> Page:
+    context = browser.new_context(**options)
+    ask = answers if callable(answers) else _given(answers)
+
     def answer(route: Route) -> None:
-        path = urlsplit(route.request.url).path.removeprefix("/sluice/")
+        url = urlsplit(route.request.url)
+        path = url.path.removeprefix("/sluice/")
         folder, _, name = path.partition("/")
         if folder == "static":
             kind = TYPES[name.rpartition(".")[2]]
             route.fulfill(body=(STATIC / name).read_bytes(), content_type=kind)
         elif folder == "api":
-            found = every.get(name)
-            route.fulfill(
-                status=404 if found is None else 200,
-                body=json.dumps(found),
-                content_type="application/json",
-            )
+            status, body = ask(f"{name}?{url.query}", route.request.post_data_json)
+            route.fulfill(status=status, body=body, content_type="application/json")
+        elif path.startswith("/api/v2/dags/"):  # Airflow's own
+            route.fulfill(body=json.dumps(DAG), content_type="application/json")
         else:
             page = next(page for page in html_shell.PAGES if page.name == path)
             route.fulfill(body=html_shell.page_html(page), content_type="text/html")

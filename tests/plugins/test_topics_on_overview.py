@@ -110,7 +110,7 @@ def test_many_topics_come_in_pages_a_search_narrows_them_and_names_are_text(
     tab = look("overview?topics=1", found)
     expect(tab.locator("#topics tbody tr")).to_have_count(PAGE_SIZE)
     expect(tab.locator("#pager")).to_contain_text("Page 2 of 501")
-    tab.get_by_role("button", name="Earlier").click()
+    tab.get_by_role("button", name="Previous").click()
     tab.wait_for_url("**/overview")
     with tab.expect_request("**/api/topics?find=00042"):
         tab.locator("#topic").fill("00042")

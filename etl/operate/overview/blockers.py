@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from sluice.etl.display_units import format_duration
 from sluice.etl.operate.overview.model import (
     LATE_LAG_MS,
     PAUSED,
@@ -45,12 +46,17 @@ def _stopped_blockers(seen: Overview, orders: Mapping[str, Any]) -> Iterator[str
     if orders.get("stopped"):
         yield f"applying has stopped: {orders['stopped']}"
     for failure in seen.failures:
-        yield f"{failure['what']} has stopped: {failure['message']}. Hint: {failure['hint']}"
+        yield _with_hint(f"{failure['what']} has stopped: {failure['message']}", failure["hint"])
     if seen.downstream.refused:
-        yield (
-            f"the downstream refused changes: {seen.downstream.refused[:300]}. Hint: `sluice accept"
-            f" {seen.downstream.refusal}` or `sluice txn skip`"
+        yield _with_hint(
+            f"the downstream refused changes: {seen.downstream.refused[:300]}",
+            f"`sluice accept {seen.downstream.refusal}` or `sluice txn skip`",
         )
+
+
+def _with_hint(text: str, hint: str) -> str:
+    """Return the sentence with its hint, which an error's own text may end with."""
+    return text if text.endswith(hint) else f"{text.rstrip('.')}. Hint: {hint}"
 
 
 def _unresponsive_blockers(seen: Overview) -> Iterator[str]:
@@ -69,11 +75,7 @@ def _since(seen: Overview, name: str) -> str:
     since_ms, as_of_ms = seen.silent_ms.get(name, seen.at_ms), seen.as_of_ms.get(name)
     if seen.at_ms - since_ms < _MIN_SILENCE_MS:
         return ""
-    shown = (
-        f", and what is shown of it is {_seconds_text(seen.at_ms - as_of_ms)} old"
-        if as_of_ms
-        else ""
-    )
+    shown = f", and what is shown of it is {_span(seen.at_ms - as_of_ms)} old" if as_of_ms else ""
     return f" since {tso.time_text(tso.compose(since_ms))}{shown}"
 
 
@@ -108,7 +110,7 @@ def _pump_blockers(seen: Overview) -> Iterator[str]:
         elif pump.state == WAITING:
             yield (
                 f"pump {pump.node_id} ({pump.host}, {pump.registry_state}) is"
-                f" {_seconds_text(pump.lag_ms)} behind: nothing after"
+                f" {_span(pump.lag_ms)} behind: nothing after"
                 f" {tso.text(pump.max_commit_ts)} can be landed"
                 + "".join(f"; it {line}" for line in pump.capture[:1])
                 + "".join(f"; {line}" for line in pump.capture[1:])
@@ -131,7 +133,7 @@ def _lag_blockers(seen: Overview) -> Iterator[str]:
     landing, downstream = seen.landing, seen.downstream
     if landing.state == WAITING and landing.lag_ms is not None:
         yield (
-            f"landing is {_seconds_text(landing.lag_ms)} behind; its task's log has what it waits"
+            f"landing is {_span(landing.lag_ms)} behind; its task's log has what it waits"
             " for, or no task runs (is the DAG `replicate` paused?)"
         )
     if downstream.state not in (WAITING, UNKNOWN) or downstream.lag_ms is None:
@@ -146,11 +148,11 @@ def _lag_blockers(seen: Overview) -> Iterator[str]:
         )
     elif landing.state != WAITING or waiting_ms > downstream.lag_ms / 2:
         yield (
-            f"applying is {_seconds_text(downstream.lag_ms)} behind, {_seconds_text(waiting_ms)} of"
+            f"applying is {_span(downstream.lag_ms)} behind, {_span(waiting_ms)} of"
             " it landed and not applied; its task's log has what it waits for, or no task runs"
             " (is the DAG `replicate` paused?)"
         )
 
 
-def _seconds_text(milliseconds: float) -> str:
-    return f"{milliseconds / 1000:,.0f} s"
+def _span(milliseconds: float) -> str:
+    return format_duration(milliseconds / 1000)

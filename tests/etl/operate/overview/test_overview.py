@@ -155,6 +155,11 @@ def test_what_holds_it_back_is_said_in_words_the_gravest_first(
     )
 
 
+def test_a_hint_with_which_an_error_ends_is_given_once(settings: Settings, relay: RelayLog) -> None:
+    relay.failures.note(Failure("apply", "the disk is full. Hint: make room", "make room", 1))
+    assert overview(settings).held_back[0] == "apply has stopped: the disk is full. Hint: make room"
+
+
 def test_what_does_not_get_on_waits_and_says_for_how_long(
     settings: Settings, relay: RelayLog, registry: Registry
 ) -> None:
@@ -163,8 +168,8 @@ def test_what_does_not_get_on_waits_and_says_for_how_long(
     checkpoint_at(settings, hi)
     seen = overview(settings)
     assert [each.state for each in (*seen.pumps, seen.landing, seen.downstream)] == [WAITING] * 3
-    assert "pump p1 (p1:8250, online) is 12" in seen.held_back[0]
-    assert seen.held_back[1].startswith("landing is 12")
+    assert "pump p1 (p1:8250, online) is 2 min" in seen.held_back[0]
+    assert seen.held_back[1].startswith("landing is 2 min")
 
 
 @pytest.mark.slow
