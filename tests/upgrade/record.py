@@ -11,6 +11,7 @@ as that one isn't released. A release with another format records one of its own
     archive/      the same windows in a segment, a snapshot
     pump/         a pump's data directory: transactions, a rollback, a fake binlog, a Prewrite
                   without verdict
+    rest/         a relay log and an archive with one file of every other kind (record_rest.py)
     expected.json what is to be read of it
 """
 
@@ -56,6 +57,7 @@ from tests.etl.preparing import local_preparer
 from tests.etl.random_history import TABLES, History
 from tests.pump_service import storekit
 from tests.relay.archivekit import archive_all
+from tests.upgrade.record_rest import record_rest
 
 SEED, TRANSACTIONS, A_WINDOW = 15, 30, 10
 
@@ -90,6 +92,8 @@ def record(folder: Path, server: MariaDBServer) -> None:
     SavepointFile(folder / "savepoint", 7).save(
         Checkpoint(windows[0].hi, 1), "binlog-0000000000000000", 100
     )
+    rest = history.land(f"file://{folder}/rest/relay", [A_WINDOW])
+    record_rest(rest, f"file://{folder}/rest/archive", TABLES["plain"])
     expected["pump"] = _pump(folder / "pump")
     (folder / "expected.json").write_text(json.dumps(expected, ensure_ascii=False, indent=1) + "\n")
 

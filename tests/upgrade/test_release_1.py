@@ -158,7 +158,7 @@ def forms(folder: Path) -> dict[str, Any]:
     """The form of each kind of file in a recorded folder, by its name without numbers or tokens."""
     found: dict[str, Any] = {}
     for path in sorted(folder.rglob("*")):
-        kind = re.sub(r"\d+|-[0-9a-f]{8}\b", "#", str(path.relative_to(folder)))
+        kind = re.sub(r"[0-9a-f]{12,}|\d+|-[0-9a-f]{8}\b", "#", str(path.relative_to(folder)))
         if "measures" in path.parts:
             continue  # counts by name, for people
         if path.suffix == ".json" and path.name != "expected.json":

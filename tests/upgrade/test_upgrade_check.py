@@ -35,6 +35,7 @@ from tests.cli.typed import typed
 from tests.etl.downstream.sinks.kafka_topic import broker  # noqa: F401 a fixture
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.pump_service.pumpkit import Site
+from tests.upgrade.record_rest import kinds_without_a_file
 from tests.upgrade.test_newer_formats import DOCUMENTS, everything, newer_json, newer_sealed
 from tests.upgrade.test_release_1 import as_it_was, expected_of, unpacked
 
@@ -94,6 +95,15 @@ def test_every_kind_of_file_of_release_1_is_known_and_read(folder: Path) -> None
     assert all(each.formats == {1} for each in (*relay.values(), *archive.values()))
     assert relay["window records"].files == 2, "the oldest and the newest of the hour"
     assert looked_at(folder, "relay", all_files=True)[0]["window records"].files == 3
+
+
+def test_release_1_s_folder_has_a_file_of_every_kind_and_each_is_read(folder: Path) -> None:
+    assert list(kinds_without_a_file(folder / "rest")) == []
+    for place in ("relay", "archive"):
+        seen, results = looked_at(folder / "rest", place, all_files=True)
+        assert [each for each in results if each.state != OK] == []
+        spare = {name for name, kind in seen.items() if kind.formats != {1}}
+        assert spare <= {"summaries"}, "format 1 is what release 1 writes"
 
 
 @pytest.mark.parametrize("kind", DOCUMENTS)

@@ -187,7 +187,7 @@ ARCHIVE = Place(
         ),
         *_OVERRIDES,
         _kind("pins", rf"pins/{_NAME}\.json", Pin.from_bytes),
-        _kind("removal mark", rf"floor/{_N}\.json", RemovalMark.from_bytes),
+        _kind("removal mark", rf"removal-mark/{_N}\.json", RemovalMark.from_bytes),
         _kind("segments being made", rf"attempts/{_NAME}\.json", _document, is_spare=True),
         _kind("snapshot checks", rf"checked/{_NAME}\.json", _document, is_spare=True),
         _kind("lake definitions", rf"lake-versions/{_NAME}/{_NAME}\.json", _document),
