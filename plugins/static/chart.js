@@ -55,7 +55,7 @@ export function lineChart({ id, width, height, from, to, lines, gapMs, shown = s
       s("text", { x: LEFT - 8, y: y(tick) + 4, "text-anchor": "end" }, shown(tick)),
     ]),
     moments(from, to, Math.max(2, Math.floor(width / 110))).map(({ at, text }) =>
-      s("text", { x: x(at), y: height - 6, "text-anchor": x(at) > width - 24 ? "end" : "middle" }, text),
+      s("text", { x: x(at), y: height - 6, "text-anchor": x(at) > width - 32 ? "end" : "middle" }, text),
     ),
     lines.map((line) => [
       line.filled && s("path", { class: `area ${line.kind}`, d: area(line.values, gapMs, x, y) }),

@@ -52,7 +52,7 @@ export function timeBar({ found, from, to, at, width, choose }) {
 }
 
 // A label at an end stays inside.
-const anchor = (x, width) => (x < 24 ? "start" : x > width - 24 ? "end" : "middle");
+const anchor = (x, width) => (x < 32 ? "start" : x > width - 32 ? "end" : "middle");
 
 function point(figure, ms, { found, x, width }) {
   const tip = figure.querySelector(".tip");
