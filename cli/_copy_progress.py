@@ -58,13 +58,14 @@ class CopyProgress(TerminalBars):
     def __init__(self) -> None:
         note = TextColumn("{task.fields[note]}", markup=False, table_column=Column(no_wrap=True))
         super().__init__(BarColumn(bar_width=20), note)
+        self._pace = CopyPace()
         self._task = TaskID(0)
         if self._bars is not None:
             self._task = self._bars.add_task("", total=None, note="")
 
     def show(self, progress: CopyProgressCounts) -> None:
         """Show how far it is."""
-        self._show(*_extent(progress), copy_text(progress, time.monotonic()))
+        self._show(*_extent(progress), self._pace.text(progress))
 
     def show_job(self, progress: JobProgress) -> None:
         """Show how far a job is."""
@@ -96,19 +97,34 @@ def show_job_progress(job: Job) -> Iterator[None]:
             yield
 
 
-def copy_text(progress: CopyProgressCounts, now: float) -> str:
-    """Return how far a copy is, in a line; `now`: a `time.monotonic()`."""
-    seconds = max(now - progress.began_s, 1e-3)
+class CopyPace:
+    """How fast a copy that isn't a job is."""
+
+    def __init__(self) -> None:
+        from sluice.relay.jobs import Pace
+
+        self._pace = Pace()
+
+    def text(self, progress: CopyProgressCounts) -> str:
+        """Return how far the copy is now, in a line."""
+        from sluice.relay.jobs import JobCounts
+
+        done, _ = _extent(progress)
+        return copy_text(
+            progress, *self._pace.note(time.monotonic(), JobCounts(progress.rows, done))
+        )
+
+
+def copy_text(progress: CopyProgressCounts, rows_per_s: float, done_per_s: float) -> str:
+    """Return how far a copy is, in a line; `done_per_s`: bytes, or chunks if those are unknown."""
     done, in_all = _extent(progress)
     parts = [
         f"{100 * done // in_all} %" if in_all else "",
         _read(progress.bytes, progress.bytes_in_all, is_all=done >= in_all)
         if progress.bytes_in_all
         else "",
-        f"{progress.rows:,} rows, {progress.rows / seconds:,.0f}/s" if progress.rows else "",
-        _left(seconds * (in_all - done) / done)
-        if progress.rows and in_all // 100 < done < in_all
-        else "",
+        f"{progress.rows:,} rows, {rows_per_s:,.0f}/s" if progress.rows else "",
+        _left((in_all - done) / done_per_s) if done_per_s and in_all // 100 < done < in_all else "",
         progress.doing,
     ]
     return ", ".join(part for part in parts if part)

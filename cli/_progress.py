@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING
 
 import click
 from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn
 
-from sluice.cli._copy_progress import TerminalBars, copy_text
+from sluice.cli._copy_progress import CopyPace, TerminalBars
 from sluice.devstack.progress_view import ReplicationProgress
 
 if TYPE_CHECKING:
@@ -30,6 +29,7 @@ class ReplayProgress(TerminalBars):
         )
         self._tasks: dict[str, TaskID] = {}
         self._last: tuple[object, ...] = ()
+        self._copy_pace = CopyPace()
 
     def say(self, line: str) -> None:
         """Print a line."""
@@ -40,7 +40,7 @@ class ReplayProgress(TerminalBars):
 
     def show_copy(self, progress: CopyProgressCounts, what: str) -> None:
         """Show how far a copy is, or `what` else copies."""
-        text = copy_text(progress, time.monotonic())
+        text = self._copy_pace.text(progress)
         if self._bars is not None:
             name = "copied"
             if name not in self._tasks:

@@ -19,6 +19,7 @@ from sluice.relay.jobs.errors import (
 from sluice.relay.jobs.job import RESUME, Job, JobStatus
 from sluice.relay.jobs.jobs import Jobs
 from sluice.relay.jobs.lease import CANCEL, PAUSE, JobRun
+from sluice.relay.jobs.pace import Pace
 from sluice.relay.jobs.progress import JobCounts, JobProgress, TableProgress, WorkerProgress
 from sluice.relay.jobs.runner import Runner
 from sluice.relay.jobs.spec import JobSpec, WriteScope, with_landed_end
@@ -66,6 +67,7 @@ __all__ = [
     "Jobs",
     "LeaseLostError",
     "NotDoneError",
+    "Pace",
     "ProgressPoint",
     "Runner",
     "StateEntry",

@@ -35,11 +35,12 @@ def test_how_long_a_copy_takes_is_not_told_from_its_first_hundredth():
     progress = CopyProgressCounts(
         bytes_in_all=200 << 20, planned_bytes=1 << 20, rows=400, doing="bank.account", began_s=0.0
     )
-    assert "left" not in copy_text(progress, 12.0) and "400 rows" in copy_text(progress, 12.0)
+    text = copy_text(progress, 33.0, 4e6)
+    assert "left" not in text and "400 rows" in text
     progress.planned_bytes = 50 << 20
-    assert "of about 209.7 MB" in copy_text(progress, 12.0) and "about 36 s left" in copy_text(
-        progress, 12.0
-    )
+    text = copy_text(progress, 33.0, 4e6)
+    assert "of about 209.7 MB" in text and "about 39 s left" in text
+    assert "left" not in copy_text(progress, 0.0, 0.0)  # it waits
 
 
 def test_progress_is_printed_on_standard_error_whatever_is_copied(capsys):
@@ -63,4 +64,4 @@ def test_what_comes_after_the_last_row_is_said_without_a_time_left():
         doing="verifying bank.account",
         began_s=0.0,
     )
-    assert copy_text(progress, 12.0) == "100 %, 50 B, 400 rows, 33/s, verifying bank.account"
+    assert copy_text(progress, 33.0, 4.0) == "100 %, 50 B, 400 rows, 33/s, verifying bank.account"
