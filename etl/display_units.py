@@ -24,12 +24,15 @@ def format_duration(seconds: float) -> str:
 
 
 def format_value(value: object, max_chars: int) -> str:
-    """Format a value of a row in printable ASCII, cut after `max_chars` characters."""
+    r"""Format a value of a row, cut after `max_chars` characters.
+
+    What has no glyph, as control characters and marks that turn the direction of text, is escaped.
+    """
     text = (
         "NULL"
         if value is None
         else f"0x{value.hex()}"
         if isinstance(value, bytes)
-        else ascii(value)
+        else repr(value)
     )
     return text if len(text) <= max_chars else f"{text[:max_chars]}…"

@@ -4,7 +4,7 @@ import pytest
 
 from sluice.cli._copy_progress import CopyProgress, copy_text
 from sluice.etl.copy import CopyProgressCounts
-from sluice.etl.display_units import format_duration, format_size
+from sluice.etl.display_units import format_duration, format_size, format_value
 from sluice.relay.jobs import JobCounts, JobProgress, TableProgress
 
 
@@ -41,6 +41,20 @@ def test_how_long_a_copy_takes_is_not_told_from_its_first_hundredth():
     text = copy_text(progress, 33.0, 4e6)
     assert "of about 209.7 MB" in text and "about 39 s left" in text
     assert "left" not in copy_text(progress, 0.0, 0.0)  # it waits
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ("Zoë 你好 🎉", "'Zoë 你好 🎉'"),
+        ("a\nb\x1b[2J\u202ec\u200bd", r"'a\nb\x1b[2J\u202ec\u200bd'"),
+        (b"\x00\xff", "0x00ff"),
+        (None, "NULL"),
+        ("é" * 9, "'éééé…"),
+    ],
+)
+def test_letters_are_readable_and_what_has_no_glyph_is_escaped(value, said):
+    assert format_value(value, 5 if value == "é" * 9 else 60) == said
 
 
 def test_progress_is_printed_on_standard_error_whatever_is_copied(capsys):
