@@ -29,10 +29,6 @@ def format_value(value: object, max_chars: int) -> str:
     What has no glyph, as control characters and marks that turn the direction of text, is escaped.
     """
     text = (
-        "NULL"
-        if value is None
-        else f"0x{value.hex()}"
-        if isinstance(value, bytes)
-        else repr(value)
+        "NULL" if value is None else f"0x{value.hex()}" if isinstance(value, bytes) else repr(value)
     )
     return text if len(text) <= max_chars else f"{text[:max_chars]}…"

@@ -44,6 +44,10 @@ class Dialect:
     row_format: str = ""
     """The row format in a table's options: "", unless the server's default limits keys."""
 
+    def __str__(self) -> str:
+        """Return the server's name for people: ``MariaDB 10.11.19``."""
+        return f"{self.product} {'.'.join(map(str, self.version))}"
+
     @classmethod
     def from_version(cls, version: str, variables: Mapping[str, str] | None = None) -> Dialect:
         """Return the dialect of a server with this `version` (``VERSION()``, or the handshake's).

@@ -15,7 +15,7 @@ import pymysql
 from sluice.etl.changes import server_errors
 from sluice.etl.changes.formats.mysql_result_stream import result_blocks
 from sluice.etl.changes.formats.mysql_rows import RowBlock
-from sluice.etl.changes.formats.sql_text import fill_placeholders, quote_table
+from sluice.etl.changes.formats.sql_text import fill_placeholders, quote_table, quote_text
 from sluice.etl.copy.block_rows import batch_of, select_statement
 from sluice.etl.copy.errors import CopyError
 from sluice.etl.settings.database_connection import sent_password
@@ -211,7 +211,8 @@ class TidbSession:
         if number == server_errors.ACCESS_DENIED:
             return "see [upstream] sql-user and sql-password-env"
         if number == server_errors.LACKS_PRIVILEGE:
-            return f"`GRANT SELECT, REPLICATION CLIENT ON *.* TO '{self.address.user}'@'%'` in TiDB"
+            user = quote_text(self.address.user)
+            return f"`GRANT SELECT, REPLICATION CLIENT ON *.* TO {user}@'%'` in TiDB"
         return ""
 
 

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import NamedTuple
 
 from sluice.errors import OK, WARN, CheckResult, SluiceError
+from sluice.etl.changes.formats.sql_text import quote_text
 from sluice.etl.copy.tidb_session import TidbAddress, TidbSession
 from sluice.etl.downstream import MySQLSession
 from sluice.etl.settings import Downstream, Settings
@@ -79,8 +80,8 @@ def compare_zones(upstream: ServerZone, downstream: ServerZone) -> CheckResult:
         _AREA,
         WARN,
         f"{text}: TIMESTAMPs are equal, but readers may see them by another clock",
-        f"`SET GLOBAL time_zone = '{zone}'` downstream and in its settings, or the zone's name"
-        " there; leave it if that is meant",
+        f"`SET GLOBAL time_zone = {quote_text(zone)}` downstream and in its settings, or the zone's"
+        " name there; leave it if that is meant",
     )
 
 

@@ -111,10 +111,10 @@ def constant_form(constant: Constant) -> ValueForm:
         return ValueForm("text", len(value))
     if not isinstance(value, Decimal) or constant.is_float:
         raise ConditionError(f"{constant.text}: only texts, and numbers without exponent, are read")
-    whole, _, fraction = constant.text.lstrip("+-").partition(".")
+    parts = value.as_tuple()
+    digits, scale = len(parts.digits), -int(parts.exponent)
     if "." in constant.text:
-        return _decimal(len(whole.lstrip("0")), len(fraction))
-    digits = max(len(whole.lstrip("0")), 1)
+        return _decimal(max(digits - scale, 0), scale)
     if digits > _SAFE_INT_DIGITS:
         raise ConditionError(f"{constant.text} has more than {_SAFE_INT_DIGITS} digits")
     return ValueForm("int", digits, unsigned=False if value < 0 else None)

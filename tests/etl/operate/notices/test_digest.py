@@ -17,41 +17,46 @@ from sluice.relay.verification_log import TableVerified, Verifications, Verified
 from sluice.tidb import EtcdClient, NodeStatus, Registry, tso
 from tests.relay.relaykit import window
 
-NOW = time.time_ns() // 1_000_000
 MINUTE_MS = 60_000
 
 
 @pytest.fixture
-def relay(files_settings, files_relay, etcd_url):
+def now():
+    """The test's own moment: with an hour between collecting and running it, all would be late."""
+    return time.time_ns() // 1_000_000
+
+
+@pytest.fixture
+def relay(files_settings, files_relay, etcd_url, now):
     """A log that ends now, of which all is applied, and a pump."""
     with EtcdClient(etcd_url, timeout_s=60) as etcd:
-        ahead = tso.compose(NOW + 3_600_000)
+        ahead = tso.compose(now + 3_600_000)
         Registry(etcd).register_pump(NodeStatus("p1", "p1:1", "online", max_commit_ts=ahead))
-    files_relay.commit(window(tso.compose(NOW - 10**8), hi := tso.compose(NOW), landed_ms=0))
+    files_relay.commit(window(tso.compose(now - 10**8), hi := tso.compose(now), landed_ms=0))
     Path(files_settings.file.dir, "savepoint").write_text(f"commitTS = {hi}\n")
     return files_relay
 
 
-def count(settings, relay, lags, age_ms=0):
+def count(settings, relay, lags, now):
     """One step of 10 s in each 5 minutes, the newest last, of these lags (ms)."""
     store, applied = CounterStore(relay), source_of(downstream_name(settings.target))
     for number, lag_ms in enumerate(lags, 1):
-        at_ms = NOW - age_ms - (len(lags) - number) * 5 * MINUTE_MS
+        at_ms = now - (len(lags) - number) * 5 * MINUTE_MS
         for source in (LAND, applied):
             step = LagStep(at_ms, 10_000, lag_ms, 10, 2, 3, 1, 1)
             store.note(
-                source, CounterDocument(noted_ms=at_ms, hour=(step,)), f"{source}{age_ms}", number
+                source, CounterDocument(noted_ms=at_ms, hour=(step,)), f"{source}{now}", number
             )
 
 
-def lines(settings, name="shop"):
-    return write_digest(settings, name, NOW).text.splitlines()
+def lines(settings, now, name="shop"):
+    return write_digest(settings, name, now).text.splitlines()
 
 
-def test_lag_and_counts_are_those_of_the_last_24_hours_alone(files_settings, relay):
-    count(files_settings, relay, [999_999], age_ms=25 * 60 * MINUTE_MS)
-    count(files_settings, relay, [100.0 * number for number in range(1, 21)])
-    found = lines(files_settings)
+def test_lag_and_counts_are_those_of_the_last_24_hours_alone(files_settings, relay, now):
+    count(files_settings, relay, [999_999], now - 25 * 60 * MINUTE_MS)
+    count(files_settings, relay, [100.0 * number for number in range(1, 21)], now)
+    found = lines(files_settings, now)
     assert "Lag: p50 1,000 ms, p95 1,900 ms, max 2,000 ms (of the longest in each 5 minutes)" in (
         found
     )
@@ -63,21 +68,21 @@ def test_lag_and_counts_are_those_of_the_last_24_hours_alone(files_settings, rel
     ):  # fmt: skip
         assert line in found, (line, found)
     assert found[0].startswith("Pipeline shop, 20") and found[0].endswith(" UTC")
-    assert write_digest(files_settings, "shop", NOW).subject.startswith(
+    assert write_digest(files_settings, "shop", now).subject.startswith(
         "Sluice shop: all is well, "
     )
 
 
-def test_what_needs_an_operator_stands_first_and_in_the_subject(files_settings, relay):
+def test_what_needs_an_operator_stands_first_and_in_the_subject(files_settings, relay, now):
     lasting = Notice("behind", "behind", "6 min behind\nHint: look", "sluice top", "overview")
-    Notices(relay.place).take([lasting], lambda _: False, NOW - MINUTE_MS)
-    at_ms = NOW - 5_000
+    Notices(relay.place).take([lasting], lambda _: False, now - MINUTE_MS)
+    at_ms = now - 5_000
     tables = (TableVerified("shop.orders", 5, at_ms, 70, 700, 3, "upstream", "verify-1"),)
     Verifications(relay).note(VerifiedRun("verify-1", 5, at_ms, 2.0, "upstream", tables))
     job = Jobs.for_pipeline(relay).create("restore", {}, WriteScope("x", ()), "ann")
     with job.run(Runner("a test")) as run:
         run.end(FAILED, message="no room")
-    digest = write_digest(files_settings, "", NOW)
+    digest = write_digest(files_settings, "", now)
     assert digest.subject.startswith("Sluice: 1 to look at, 20") and digest.subject.endswith("UTC")
     text = digest.text.splitlines()
     assert text[2].startswith("! 6 min behind (since 20") and text[2].endswith(" UTC)")
@@ -90,6 +95,6 @@ def test_what_needs_an_operator_stands_first_and_in_the_subject(files_settings, 
     assert "--pipeline" not in digest.text
 
 
-def test_a_pipeline_that_has_done_nothing_has_a_digest(files_settings, files_relay):
-    found = lines(files_settings)
+def test_a_pipeline_that_has_done_nothing_has_a_digest(files_settings, files_relay, now):
+    found = lines(files_settings, now)
     assert "Lag: nothing was recorded in these hours" in found and "Row changes: 0" in found
