@@ -22,7 +22,7 @@ from tests.etl.story import Story, table
 ROOT = Path(__file__).resolve().parents[1]
 TABLES = ["d.account", "d.ledger", "d.visit"]
 ROWS, BATCH = 60, 7
-PATIENCE_S = 120.0
+PATIENCE_S = 240.0
 CONFIG = """
 [upstream]
 pd-urls = "http://127.0.0.1:1"
