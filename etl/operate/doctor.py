@@ -196,14 +196,17 @@ def _safety(seen: Overview) -> Iterator[CheckResult]:
     archive, verified = seen.archive, seen.verified
     if not archive.hi:
         yield CheckResult(
-            "archive", WARN, "nothing is archived: no moment can be restored", "`sluice archive`"
+            "archive",
+            WARN,
+            "nothing is archived: no moment can be restored",
+            "`sluice archive run`",
         )
     elif not archive.promised_ts:
         yield CheckResult(
             "archive",
             WARN,
             f"through {tso.text(archive.hi)}, without a snapshot to restore from",
-            "`sluice snapshot`",
+            "`sluice snapshot make`",
         )
     else:
         yield CheckResult(

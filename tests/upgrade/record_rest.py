@@ -49,6 +49,7 @@ from sluice.relay.consumers import Consumers
 from sluice.relay.jobs import DONE, JobCounts, Jobs, Runner, TableProgress, WriteScope
 from sluice.relay.known_pumps import AnsweredRange, KnownPump, LateCommit
 from sluice.relay.measures.states import StateHistory, StateSample
+from sluice.relay.notices import Notice, Notices
 from sluice.relay.quality import FailedExpectation, QualityRun, QualityRuns
 from sluice.relay.schema_snapshots import SchemaSnapshots
 from sluice.relay.service_lease import ServiceLease
@@ -132,6 +133,8 @@ def _judgements(relay: RelayLog) -> None:
     log.note(VerifiedRun("verify", 5, 1, 1.5, UPSTREAM, (verified,)))
     log.save_status(VerifierStatus(1, 0, 3))
     StateHistory(relay).note(StateSample(1, 60_000.0, None))
+    behind = Notice("behind", "behind", "6 min behind", "sluice top --once", "overview")
+    Notices(relay.place).take([behind], lambda _: False, 1)
     suspect = PendingMismatch("rnd.plain", "`id` = 1", 5, confirmed=True, keys=["01"], looked_ms=1)
     ContinuousStateFile(relay.place).keep(ContinuousState(5, suspects=[suspect]))
     failed = FailedExpectation("not null", "a", "critical", "1 row")
