@@ -169,6 +169,7 @@ def read_by(of: Table) -> list[Any]:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_what_the_downstream_computes_is_what_the_upstream_does(
     mariadb: MariaDBServer, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -176,7 +177,7 @@ def test_what_the_downstream_computes_is_what_the_upstream_does(
 
     @tried(
         deadline=None,
-        max_examples=examples(30),
+        max_examples=examples(15),
         phases=[Phase.generate],
         suppress_health_check=list(HealthCheck),
     )
