@@ -22,7 +22,7 @@ A wait is no part of the pace. What the rest will take is counted without it.
 
 
 class _Step(NamedTuple):
-    """What was done at `at_s`, by a clock that nobody sets."""
+    """What was done at `at_s`, by a monotonic clock."""
 
     at_s: float
     done: JobCounts

@@ -128,8 +128,8 @@ def find_causes(
 ) -> Causes:
     """Return the causes that last now.
 
-    `max_lag_ms`: the lag from which on people are told; `known`: what lasted before; `disks`: None
-    if they were not looked at.
+    `max_lag_ms`: the lag from which on people are notified; `known`: what lasted before;
+    `disks`: None if they were not looked at.
     """
     lasting = [one for one in known if not one.over_ms]
     keys = {one.key for one in lasting}

@@ -28,7 +28,7 @@ def due_notices(
 ) -> list[Notice]:
     """Return the notices that the caller has to send now; one with `over_ms` has ended.
 
-    `max_lag_ms`: the lag from which on people are told; `report`: what a task met, if one asks.
+    `max_lag_ms`: the lag from which on people are notified; `report`: what a task met, if one asks.
     Raises RelayError, OSError.
     """
     notices = Notices(settings.open_relay().place)
