@@ -372,13 +372,18 @@ class _DdlScoper:
     def _new_schemas(
         self, after: Mapping[int, Table | None], before: Mapping[int, Table]
     ) -> tuple[str, ...]:
-        """Return databases that only routes name, and in which no table of the job has been."""
+        """Return databases that only routes name, and in which no table of the job has been.
+
+        A table's own database is one, if another route gives that another name.
+        """
         routed = {
             table.schema_name
             for i, table in after.items()
             if table
             and (was := self._after[i]) is not None
-            and table.schema_name != was.schema_name
+            and not table.schema_name
+            == was.schema_name
+            == self._routes.target_schema(was.schema_name)
         }
         return tuple(sorted(routed - {table.schema_name for table in before.values()}))
 

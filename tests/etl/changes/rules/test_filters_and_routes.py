@@ -520,6 +520,29 @@ def test_a_crash_between_making_the_database_a_route_needs_and_the_table_leaves_
     assert story.ask("SELECT * FROM x.t") == [(1,)]
 
 
+def test_a_table_that_stays_in_a_database_of_which_another_route_takes_the_others_finds_it(
+    mariadb: MariaDBServer, tmp_path: Path
+) -> None:
+    routes = [
+        {
+            "schema-pattern": "shop",
+            "table-pattern": "orders",
+            "target-schema": "shop",
+            "target-table": "sold",
+        },
+        {"schema-pattern": "shop", "target-schema": "store"},
+    ]
+    story = Told(mariadb, tmp_path, route=routes)
+    story.database(7, "shop")
+    made = in_schema(table(11, "orders", "id int", primary="id"), 7, "shop")
+    story.statement(
+        3, "CREATE TABLE `orders` (`id` INT PRIMARY KEY)", made, schema="shop", name="orders"
+    )
+    story.insert(made, {"id": 1})
+    story.apply()
+    assert story.ask("SELECT * FROM shop.sold") == [(1,)]
+
+
 def test_filters_and_routes_travel_to_sparks_workers() -> None:
     from pyspark import cloudpickle
 
