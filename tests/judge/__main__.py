@@ -17,8 +17,10 @@ from pathlib import Path
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.judge.features import FEATURES
 from tests.judge.invent import History
+from tests.judge.invent_rules import invent_rules
 from tests.judge.invented_tidb import Upstream
 from tests.judge.neighbour import neighbour
+from tests.judge.rules import Rules
 from tests.judge.verdict import Verdict, judge
 
 
@@ -49,6 +51,12 @@ def main() -> int:
         type=float,
         default=0.3,
         help="how likely TiKV's change data is landed in place of binlogs, 0 to 1",
+    )
+    parser.add_argument(
+        "--rules",
+        type=float,
+        default=0.5,
+        help="how likely the settings have rules for rows, columns and tables, 0 to 1",
     )
     parser.add_argument(
         "--features",
@@ -125,17 +133,24 @@ def _run(arguments: argparse.Namespace, server: MariaDBServer, folder: Path) -> 
             else arguments.mode
         )
         captured = is_captured(seed, arguments.capture)
+        rules = None
         began = time.monotonic()
         history = History(random.Random(seed), features)
         try:
             upstream = history.grow(arguments.steps)
             likely = arguments.kills, arguments.drainer
-            verdict = trial(upstream, seed, mode, likely, server, folder, captured=captured)
+            rules = rules_of(seed, arguments.rules, upstream)
+            if rules is not None:
+                rules.is_captured = captured
+            verdict = trial(
+                upstream, seed, mode, likely, server, folder, captured=captured, rules=rules
+            )
         except Exception as error:  # the judge's own fault: the seed has to be known
             traceback.print_exc()
             verdict = Verdict(stopped=f"the judge failed: {type(error).__name__}: {error}")
         if arguments.tell:
             print(*history.upstream.story, sep="\n")
+            print(rules and (rules.document(), rules.targets))
         counts[verdict.outcome] += 1
         counts["kills"] += verdict.kills
         if not verdict.good:
@@ -146,6 +161,7 @@ def _run(arguments: argparse.Namespace, server: MariaDBServer, folder: Path) -> 
                 else "DIFFERENT: " + "; ".join(verdict.differences)
             )
             way = f"{mode}, captured" if captured else mode
+            way += ", rules" if rules else ""
             print(f"seed {seed} ({label}, {way}): {what[:700]}", flush=True)
         slowest = max(slowest, (time.monotonic() - began, seed))
         seed += 1
@@ -153,7 +169,7 @@ def _run(arguments: argparse.Namespace, server: MariaDBServer, folder: Path) -> 
             break
     again = " ".join(
         f"--{name} {getattr(arguments, name)}"
-        for name in ("steps", "mode", "kills", "drainer", "capture")
+        for name in ("steps", "mode", "kills", "drainer", "capture", "rules")
     )
     print(
         ", ".join(f"{count} {what}" for what, count in counts.items())
@@ -168,6 +184,12 @@ def is_captured(seed: int, likely: float) -> bool:
     return random.Random(f"{seed} capture").random() < likely
 
 
+def rules_of(seed: int, likely: float, upstream: Upstream) -> Rules | None:
+    """Return the rules for a history, None for none; nothing else about it depends on that."""
+    rng = random.Random(f"{seed} rules")
+    return invent_rules(upstream, rng) if rng.random() < likely else None
+
+
 def trial(
     upstream: Upstream,
     seed: int,
@@ -177,11 +199,14 @@ def trial(
     folder: Path,
     *,
     captured: bool = False,
+    rules: Rules | None = None,
 ) -> Verdict:
     """Judge a history; `seed` decides on windows, and how `likely` kills and Drainers are."""
     with tempfile.TemporaryDirectory(prefix=f"{seed}-", dir=folder) as place:
         rng = random.Random(seed + 1)
-        return judge(upstream, server, Path(place), mode, rng, *likely, is_captured=captured)
+        return judge(
+            upstream, server, Path(place), mode, rng, *likely, is_captured=captured, rules=rules
+        )
 
 
 if __name__ == "__main__":

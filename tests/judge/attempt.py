@@ -8,7 +8,8 @@ import os
 import signal
 import socket
 import traceback
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import Any, Literal
 
@@ -19,7 +20,9 @@ from sluice.etl.apply import run_apply
 from sluice.etl.changes.planning import _change_set_builder as _cuts
 from sluice.etl.changes.rules import Route, Routes
 from sluice.etl.settings import Apply, Downstream, Relay, Settings, Upstream
+from sluice.etl.settings.rules import parse_filter
 from tests.etl.preparing import local_preparer
+from tests.judge.shapes import KEY, KEY_VARIABLE
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,8 @@ class Plan:
     max_rows: int
     routes: tuple[Route, ...]
     harm: Harm = Harm()
+    filters: Mapping[str, Any] = field(default_factory=dict)
+    """`[filter]` of the settings."""
     cut_tables: int = 0
     """Tables that a downstream transaction has at most, however few it takes for cutting to pay; 0:
     as the product.
@@ -68,9 +73,11 @@ def run(plan: Plan, answer: Connection) -> None:
             float("inf"),
             0,
         )
+    os.environ[KEY_VARIABLE] = KEY
     settings = Settings(
         Upstream("unused"), Relay(plan.url), Downstream("127.0.0.1", plan.port, "root"),
         apply=Apply(plan.mode, 3, plan.max_rows), routes=Routes(plan.routes),
+        filters=parse_filter(plan.filters)[0],
     )  # fmt: skip
     try:
         run_apply(

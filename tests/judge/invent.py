@@ -433,7 +433,7 @@ class History(Writing):
 
         def change() -> None:
             at = table.columns.index(column)
-            table.columns[at] = replace(new, id=table.max_column + 1)
+            table.columns[at] = replace(new, id=table.max_column + 1, made_from=column.id)
             table.max_column += 1
             for row, became in zip(table.rows, changed, strict=True):
                 del row.values[column.id]

@@ -20,6 +20,7 @@ from tests.judge.kinds import Kind
 from tests.judge.tables import Row, Table, named, quoted
 
 _INSERT, _UPDATE, _DELETE = 0, 1, 4
+_DROP_TABLE, _EXCHANGE = 4, 42
 _SQL_MODE = 1436549152
 _BEGIN = 1_795_310_000_000 << 18
 MERGED = "merged", "all"
@@ -31,6 +32,39 @@ Name = tuple[str, str]
 """Schema and table, either of which may hold a dot."""
 State = dict[Name, tuple[dict[str, Kind], Counter[tuple[Any, ...]]]]
 """What a downstream shall hold: by name, the columns in order and the rows as a multiset."""
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A table at a moment, its rows among it, and its upstream name."""
+
+    name: Name
+    table: Table
+    is_merged: bool = False
+
+
+@dataclass(frozen=True)
+class Alteration:
+    """What a DDL job made of a table: what it was before, None for a new one.
+
+    `exchanged`: the upstream name of the table with which it exchanged rows.
+    """
+
+    job: int
+    ts: int
+    before: Shown | None
+    after: Shown
+    exchanged: Name | None = None
+
+
+@dataclass(frozen=True)
+class RowEvent:
+    """A change of a row, by its table's id: the values before and after, by column id."""
+
+    ts: int
+    table_id: int
+    old: dict[int, Any] | None
+    new: dict[int, Any] | None
 
 
 @dataclass
@@ -82,6 +116,13 @@ class Upstream:
     """Tables that are one downstream; they aren't among `tables`."""
     targets: dict[int, str] = field(default_factory=dict)
     """By schema id: the name that a schema has downstream, if it is another one."""
+    shown: list[tuple[Shown, ...]] = field(default_factory=list)
+    """The tables at each of the moments of `states`."""
+    alterations: list[Alteration] = field(default_factory=list)
+    events: list[RowEvent] = field(default_factory=list)
+    """Changes of rows, but of those in partitions that are gone."""
+    known: dict[int, Shown] = field(default_factory=dict)
+    """Tables as the last DDL of each left them."""
     story: list[str] = field(default_factory=list)
     """The history in words, a line a change."""
     version: int = 40
@@ -136,6 +177,35 @@ class Upstream:
     def note(self) -> None:
         """Keep the present state, to be compared at the last commit's timestamp."""
         self.states.append((self.committed, self.state()))
+        whole = [(table, False) for table in self.tables.values()]
+        whole += [(table, True) for table in self.merged]
+        self.shown.append(
+            tuple(
+                Shown(self.upstream_name(table), _with_rows(table), is_merged)
+                for table, is_merged in whole
+            )
+        )
+
+    def upstream_name(self, table: Table) -> Name:
+        """Return as it is called upstream now."""
+        return self.schemas[table.schema_id], table.name
+
+    def altered(self, job: int, ts: int, kind: int, about: int, tables: list[Table]) -> None:
+        """Keep what a job `about` a table's id made of tables."""
+        exchanged = None
+        if kind == _EXCHANGE:
+            other = self.known.pop(about)
+            found = next(t for t in self.tables.values() if self.upstream_name(t) == other.name)
+            self.known[found.id] = Shown(other.name, found.shape())
+            exchanged = other.name
+        for table in {table.id: table for table in tables}.values():
+            if kind == _DROP_TABLE:
+                self.known.pop(table.id, None)
+                continue
+            after = Shown(self.upstream_name(table), table.shape())
+            before = self.known.get(table.id)
+            self.alterations.append(Alteration(job, ts, before, after, exchanged))
+            self.known[table.id] = after
 
     def send(self, prewrite: bytes, commit_rest: bytes, start_ts: int, *, ddl: bool = False) -> int:
         """A Prewrite and its Commit; the commit timestamp."""
@@ -165,6 +235,7 @@ class Transaction:
         self._start_ts = upstream.tick() if start_ts is None else start_ts
         self._keys: set[bytes] = set()
         self._mutations: dict[int, _Mutation] = {}
+        self._events: list[tuple[int, dict[int, Any] | None, dict[int, Any] | None]] = []
 
     def insert(self, table: Table, values: dict[str, Any], partition: int | None = None) -> bool:
         """INSERT; False if a unique key or the partitions refuse it.
@@ -178,12 +249,14 @@ class Transaction:
         row = Row({c.id: values[c.name] for c in table.columns}, table.next_rowid, place)
         table.next_rowid += 1
         table.rows.append(row)
+        self._events.append((table.id, None, dict(row.values)))
         self.log_insert(table, row)
         return True
 
     def delete(self, table: Table, row: Row) -> None:
         """DELETE."""
         table.rows.remove(row)
+        self._events.append((table.id, dict(row.values), None))
         self.log_delete(table, row)
 
     def update(self, table: Table, row: Row, values: dict[str, Any]) -> bool:
@@ -205,6 +278,7 @@ class Transaction:
             return self.insert(table, new)
         before, was = table.image(row), replace(row, values=dict(row.values))
         row.values.update({c.id: new[c.name] for c in table.columns})
+        self._events.append((table.id, was.values, dict(row.values)))
         self._log_update(table, before, row)
         seconds = [table.second_place(each, table.named_values(each)) for each in (was, row)]
         if seconds[0] == seconds[1] != 0:
@@ -284,6 +358,7 @@ class Transaction:
         commit_ts = self._upstream.send(
             rest + wire.field(5, value) + tail, rest + tail, self._start_ts
         )
+        self._upstream.events += [RowEvent(commit_ts, *event) for event in self._events]
         for key in self._keys:
             self._upstream.writes.setdefault(key, []).append(
                 MvccWrite(0, self._start_ts, commit_ts)
@@ -361,6 +436,9 @@ class DdlJob:
         infos = [t.info() for t in tables or ()]
         info = table.info() if table else infos[-1] if infos else None
         finished = self._send(schema_state)
+        upstream.altered(
+            self._id, finished, self._kind, self._table_id, tables or ([table] if table else [])
+        )
         upstream.story.append(
             f"job {self._id}, schema version {version}, table {self._table_id}, at {finished}:"
             f" {self._query}"
@@ -449,6 +527,12 @@ class DdlJob:
             + wire.field(8, schema_state)
         )
         return self._upstream.send(key + tail, key + tail, self._upstream.tick(), ddl=True)
+
+
+def _with_rows(table: Table) -> Table:
+    shape = table.shape()
+    shape.rows = [replace(row, values=dict(row.values)) for row in table.rows]
+    return shape
 
 
 def schema_info(schema_id: int, name: str) -> dict[str, Any]:

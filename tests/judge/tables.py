@@ -57,6 +57,8 @@ class Column:
     spelled: str | None = None
     generated: Generated | None = None
     on_update: bool = False
+    made_from: int = 0
+    """The id of the column that a change of the type made this one from."""
 
     def sql(self) -> str:
         """The definition in TiDB's normal form."""

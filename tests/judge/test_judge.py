@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import random
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,7 @@ from tests.etl.mariadb_fixture import MariaDBServer, mariadb_server  # noqa: F40
 from tests.etl.relay_from_recording import asked_of
 from tests.examples import examples
 from tests.judge import recording
-from tests.judge.__main__ import _run, trial
+from tests.judge.__main__ import _run, rules_of, trial
 from tests.judge.features import FEATURES
 from tests.judge.invent import History
 from tests.judge.kinds import DAYS, PLAIN
@@ -118,6 +119,39 @@ def test_a_captured_history_that_no_run_before_has_had_ends_downstream_as_in_the
     assert verdict.good, (seed, mode, verdict)
 
 
+@pytest.mark.parametrize(
+    "seed", [10, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (20, 35))]
+)
+def test_a_history_ends_downstream_as_the_settings_rules_say(
+    tmp_path: Path,
+    mariadb_server: MariaDBServer,  # noqa: F811
+    seed: int,
+) -> None:
+    upstream = History(random.Random(seed)).grow(20)
+    rules = rules_of(seed, 1, upstream)
+    assert rules is not None and rules.rows and rules.columns and rules.targets
+    mode = ("atomic", "parallel")[seed % 2]
+    verdict = trial(upstream, seed, mode, (0.3, 0), mariadb_server, tmp_path, rules=rules)
+    assert verdict.outcome == ("refused" if rules.refusal(upstream) else "good"), verdict
+
+
+def test_histories_have_rules_of_each_kind() -> None:
+    kinds: Counter[str] = Counter()
+    for seed in (34, 44):
+        upstream = History(random.Random(seed)).grow(20)
+        rules = rules_of(seed, 1, upstream)
+        assert rules is not None
+        kinds["changes"] += sum(rule.is_of_changes for rule in rules.rows)
+        kinds["rows"] += sum(not rule.is_of_changes for rule in rules.rows)
+        kinds["targets"] += len(rules.targets)
+        for rule in rules.columns:
+            for kind in ("leave_out", "keep", "rename", "mask", "add"):
+                kinds[kind] += len(getattr(rule, kind))
+    assert set(kinds) == {
+        "changes", "rows", "targets", "leave_out", "keep", "rename", "mask", "add",
+    } and all(kinds.values()), kinds  # fmt: skip
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["atomic", "parallel"])
 def test_a_history_goes_on_from_where_a_killed_drainer_broke_off(
@@ -169,6 +203,7 @@ def test_a_history_that_cannot_be_invented_is_named_by_its_seed(
         kills=0,
         drainer=0,
         capture=0,
+        rules=1,
         alone=True,
         once=True,
         tell=True,

@@ -27,6 +27,7 @@ from tests.judge.capturing import record_captured
 from tests.judge.drainer import break_off, may_stop
 from tests.judge.invented_tidb import Name, State, Upstream
 from tests.judge.kinds import Kind
+from tests.judge.rules import Refusal, Rules
 from tests.judge.tables import SYSTEM_SCHEMAS, quoted
 
 _PROCESSES = multiprocessing.get_context("forkserver")
@@ -51,18 +52,22 @@ class Verdict:
     ts: int = 0
     kills: int = 0
     untold: str = ""
+    refused: str = ""
+    """The error of a DDL at which rules had to stop."""
 
     @property
     def good(self) -> bool:
         """Equal everywhere, or stopped where it had to."""
-        return self.outcome in ("good", "untold")
+        return self.outcome in ("good", "untold", "refused")
 
     @property
     def outcome(self) -> str:
         """In a word."""
         if self.differences:
             return "DIFFERENT"
-        return "stopped" if self.stopped else "untold" if self.untold else "good"
+        if self.stopped:
+            return "stopped"
+        return "untold" if self.untold else "refused" if self.refused else "good"
 
 
 def judge(
@@ -75,13 +80,18 @@ def judge(
     drainer: float = 0.0,
     *,
     is_captured: bool = False,
+    rules: Rules | None = None,
 ) -> Verdict:
     """Land the history, of one pump or several, in windows of a random size and apply it in `mode`
     to each noted moment. `kills`: how likely an attempt is to be killed, to lose a connection, or
     to stand still while another one takes over; after a kill the other mode may go on. Nothing may
     be refused, but what a Drainer left untold (`may_stop`): a second attempt that goes well excuses
-    nothing. `is_captured`: TiKV's change data are landed in place of binlogs.
+    nothing. `is_captured`: TiKV's change data are landed in place of binlogs. `rules` are the
+    settings'; at a DDL that they refuse, and at no other, the pipeline has to stop.
     """
+    rules = rules or Rules()
+    stop = rules.refusal(upstream)
+    routes, filters = (*rules.routes(), *upstream.routes()), rules.document()
     recording.write(upstream, folder / "recording")
     if is_captured:
         record_captured(upstream, folder / "recording", rng)
@@ -95,17 +105,17 @@ def judge(
     server.empty()
     max_rows, cut_tables = rng.choice((1, 20, 100_000)), rng.choice((0, 0, 1, 2, 4))
     killed, broken = 0, None
-    if rng.random() < drainer:
+    if rng.random() < drainer and not filters:
 
         def apply_until(ts: int) -> None:
-            if error := _attempt(Plan(url, server.port, ts, mode, max_rows, upstream.routes())):
+            if error := _attempt(Plan(url, server.port, ts, mode, max_rows, routes)):
                 raise RuntimeError(error)
 
         try:
             broken = break_off(upstream, server, folder / "relay", rng, apply_until)
         except RuntimeError as error:
             return Verdict(stopped=str(error))
-    for ts, state in upstream.states:
+    for (ts, _), shown in zip(upstream.states, upstream.shown, strict=True):
         if broken is not None and ts < broken.reached:
             continue
         while True:
@@ -119,21 +129,31 @@ def judge(
                 else Harm()
             )
             error = _attempt(
-                Plan(url, server.port, ts, mode, max_rows, upstream.routes(), harm, cut_tables)
+                Plan(url, server.port, ts, mode, max_rows, routes, harm, filters, cut_tables)
             )
             if error is None:
                 killed += 1
                 mode = rng.choice(("atomic", "parallel")) if rng.random() < 0.3 else mode
                 continue
             if error:
+                if stop is not None and ts >= stop.ts and is_refusal(error, stop):
+                    return Verdict(ts=ts, kills=killed, refused=error)
                 if broken is not None and may_stop(error):
                     return Verdict(ts=ts, kills=killed, untold=error)
                 return Verdict(stopped=error, ts=ts, kills=killed)
             break
-        found = tuple(compare(state, server))
+        if stop is not None and ts >= stop.ts:
+            return Verdict((f"DDL job {stop.job} wasn't refused: {stop.why}",), ts=ts, kills=killed)
+        found = tuple(compare(rules.state(upstream, ts, shown), server))
         if found:
             return Verdict(found, ts=ts, kills=killed)
     return Verdict(kills=killed)
+
+
+def is_refusal(error: str, stop: Refusal) -> bool:
+    """Return whether the error names the DDL and a rule."""
+    # of a multi-schema change it may be an earlier one: rows that know it come before it
+    return f"DDL job {stop.job} at commit_ts " in error and "[[filter." in error
 
 
 def _attempt(plan: Plan) -> str | None:
