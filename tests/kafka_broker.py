@@ -14,7 +14,6 @@ import contextlib
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -28,6 +27,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from tests.maven_jars import NotAvailableError, fetch, fetch_jars
+from tests.ports import free_ports
 from tests.schema_registry import running_schema_registry, unpacked
 
 ROOT = Path(__file__).parents[1]
@@ -89,15 +89,6 @@ def running_broker(settings: str = "", options: Sequence[str] = (), port: int = 
         finally:
             server.kill()  # its data goes, too
             server.wait()
-
-
-def free_ports(count: int) -> list[int]:
-    """Return loopback ports that are free now."""
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
 
 
 def _wait(server: subprocess.Popen[bytes], address: str, log: Path) -> None:

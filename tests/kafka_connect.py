@@ -18,9 +18,10 @@ from typing import Any
 
 from confluent_kafka import Consumer, TopicPartition
 
-from tests.kafka_broker import JARS, free_ports
+from tests.kafka_broker import JARS
 from tests.kafka_broker import LIST as BROKER_LIST
 from tests.maven_jars import fetch_jars
+from tests.ports import free_ports
 
 LIST = Path(__file__).with_name("connect_jars.txt")
 _OPTIONS = ("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import socket
 from collections import namedtuple
 from pathlib import Path
 
@@ -22,6 +21,7 @@ from sluice.tidb import EtcdClient
 from tests.cli.test_takeover_check import tidb, upstream  # noqa: F401 fixtures
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.relay_from_recording import RECORDINGS, land
+from tests.ports import free_port
 
 _Usage = namedtuple("_Usage", "total used free")
 
@@ -85,9 +85,7 @@ def test_each_party_is_a_result_and_what_is_wrong_has_a_way_out(
 def test_what_does_not_answer_is_a_result_and_the_rest_is_checked(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with socket.socket() as closed:
-        closed.bind(("127.0.0.1", 0))
-        port = closed.getsockname()[1]
+    port = free_port()
     relay = (tmp_path / "relay").as_uri()
     file = settings_file(
         tmp_path,

@@ -3,7 +3,6 @@
 import contextlib
 import json
 import random
-import socket
 import subprocess
 import sys
 import threading
@@ -17,16 +16,11 @@ from pathlib import Path
 import grpc
 
 from sluice.tidb import EtcdClient, NodeStatus, Registry, pb, pb_grpc
+from tests.ports import free_port
 from tests.tidb.etcd_fixture import without_fsync
 
 ROOT = Path(__file__).resolve().parents[2]
 RECORDINGS = ROOT / "tests" / "recordings"
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def wait_for(condition, timeout_s=60.0, what="the condition", pause_s=0.02):

@@ -18,7 +18,8 @@ from sluice.tidb import EtcdClient
 from sluice.tidb.rows import decode_inserts
 from tests.cli.typed import typed
 from tests.etl.story import table
-from tests.pump_service.pumpkit import Etcd, free_port
+from tests.ports import free_port
+from tests.pump_service.pumpkit import Etcd
 
 TIMEOUT_S = 90
 TRANSACTIONS = table(1, "txn", "id bigint", "note varchar(32)", primary="id")

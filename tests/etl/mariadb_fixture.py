@@ -9,7 +9,6 @@ import contextlib
 import os
 import re
 import shutil
-import socket
 import subprocess
 import time
 from collections.abc import Iterator
@@ -21,6 +20,7 @@ import pytest
 from sluice.etl.changes.dialect import Dialect
 from sluice.etl.downstream import MySQLSession
 from sluice.etl.settings import Downstream
+from tests.ports import free_port
 
 MARIADB = Dialect.from_version("10.11.0-MariaDB")
 """For tests that need no server."""
@@ -92,16 +92,8 @@ class MariaDBServer:
         if self.port:  # its users know it
             self._start()
             return
-        for last in (False, False, True):
-            with socket.socket() as probe:
-                probe.bind(("127.0.0.1", 0))
-                self.port = probe.getsockname()[1]
-            try:
-                self._start()
-                return
-            except RuntimeError:  # a neighbour was quicker to take the port
-                if last:
-                    raise
+        self.port = free_port()
+        self._start()
 
     def _start(self) -> None:
         log = open(self.directory / "log", "ab")  # noqa: SIM115 - owned by the child

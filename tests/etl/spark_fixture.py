@@ -6,7 +6,6 @@ import contextlib
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -18,12 +17,7 @@ import pytest
 
 from sluice.devstack.launch.service import StackPaths, base_environment
 from sluice.devstack.launch.spark import spark as spark_part
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+from tests.ports import free_port
 
 
 class SparkServer:

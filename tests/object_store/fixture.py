@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.object_store import azurite
-from tests.object_store.s3_server import CREDENTIALS, S3Process, S3Server, StoreProcess, free_port
+from tests.object_store.s3_server import CREDENTIALS, S3Process, S3Server, StoreProcess
+from tests.ports import free_port
 
 _numbers = itertools.count(1)
 

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -31,6 +30,7 @@ from pathlib import Path
 from typing import Protocol
 
 from tests.object_store.proxy import Fault, FaultyProxy
+from tests.ports import free_port
 
 BUCKET = "bucket"
 REGION = "us-east-1"
@@ -38,12 +38,6 @@ CREDENTIALS = {
     "AWS_ACCESS_KEY_ID": "AKIAEXAMPLE",
     "AWS_SECRET_ACCESS_KEY": "wJalrXUtnFEMI/K7MDENG#bPxRfiCY",
 }
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class StoreProcess(Protocol):

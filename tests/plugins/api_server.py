@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import socket
 import subprocess
 import sys
 import time
@@ -10,6 +9,7 @@ import urllib.error
 import urllib.request
 
 from tests.plugins.pages_server import PEOPLE, PREFIX, environment
+from tests.ports import free_port
 
 
 class Server:
@@ -78,9 +78,7 @@ class _Stay(urllib.request.HTTPRedirectHandler):
 @contextlib.contextmanager
 def api_server(folder, config, pipeline=None):
     """Run one for the pipeline of that settings' file; `folder` is for its own files."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     env = environment(folder / "airflow", port) | {"SLUICE_CONFIG": str(config)}
     command = [
         sys.executable,

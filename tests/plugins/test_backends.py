@@ -16,8 +16,8 @@ from sluice.plugins import backends
 from sluice.plugins.app import create_app
 from sluice.relay import RelayLog
 from sluice.relay.audit import AuditLog
-from tests.etl.spark_fixture import free_port
 from tests.plugins.people import as_person, use_auth_manager
+from tests.ports import free_port
 
 ORDER = {"X-Sluice": "1", "Authorization": "Bearer x"}
 TOKEN = "0123456789abcdef"

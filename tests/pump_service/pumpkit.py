@@ -7,7 +7,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -22,16 +21,11 @@ import httpx
 from sluice.pump_service.cluster import ClientLiveness, FutureTsLimit, PdClock
 from sluice.tidb import pb
 from sluice.tidb.etcd import EtcdClient, EtcdError, NodeStatus, Registry
+from tests.ports import free_port
 from tests.tidb.etcd_fixture import remove_all, without_fsync
 
 CLUSTER = 7096212345678901234
 ROOT = Path(__file__).parents[2]
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class Etcd:

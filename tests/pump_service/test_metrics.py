@@ -15,7 +15,8 @@ from sluice.pump_service.histogram import Histogram, SizeHistogram, doubling_bou
 from sluice.pump_service.metrics import PumpMetrics, exposition
 from sluice.pump_service.store import Store
 from sluice.tidb.etcd import NodeStatus
-from tests.pump_service.pumpkit import Client, Site, binlog, free_port
+from tests.ports import free_port
+from tests.pump_service.pumpkit import Client, Site, binlog
 from tests.pump_service.storekit import BASE, OPTIONS, eventually, stalled_index, write
 from tests.pump_service.storekit import prewrite as prewrite_record
 

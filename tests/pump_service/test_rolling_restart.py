@@ -17,7 +17,8 @@ from sluice.pump_service.config import Config
 from sluice.pump_service.server import PumpServer
 from sluice.pump_service.store import StoreOptions
 from sluice.tidb.pumps import PumpClient
-from tests.pump_service.pumpkit import CLUSTER, Client, Site, binlog, free_port
+from tests.ports import free_port
+from tests.pump_service.pumpkit import CLUSTER, Client, Site, binlog
 from tests.pump_service.storekit import eventually
 
 PUMPS = 2

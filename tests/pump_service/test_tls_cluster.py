@@ -16,8 +16,9 @@ from sluice.etl.landing.extract import read_range
 from sluice.etl.landing.planner import WindowPlanner
 from sluice.etl.settings import SettingsError, Upstream, Window
 from sluice.tidb import TLS, EtcdClient, NodeStatus, PDClient, PumpClient, PumpReader, Registry, pb
+from tests.ports import free_port
 from tests.pump_service.authority import Authority
-from tests.pump_service.pumpkit import CLUSTER, PD, Client, Site, binlog, free_port
+from tests.pump_service.pumpkit import CLUSTER, PD, Client, Site, binlog
 
 
 class _Pki:

@@ -34,7 +34,7 @@ from sluice.devstack.launch import (
 )
 from sluice.devstack.launch.service import find_program
 from sluice.devstack.stack import Stack
-from tests.etl.spark_fixture import free_port
+from tests.ports import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = Path(__file__).with_name("celery_packages.txt")

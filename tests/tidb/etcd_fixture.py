@@ -3,7 +3,6 @@
 import functools
 import pathlib
 import shutil
-import socket
 import subprocess
 import tempfile
 import time
@@ -12,17 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from sluice.tidb.etcd import EtcdClient, EtcdError
-
-
-def _free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
-    finally:
-        for one in sockets:
-            one.close()
+from tests.ports import free_ports
 
 
 @functools.cache
@@ -40,7 +29,7 @@ class EtcdProcess:
 
     def __init__(self, folder: pathlib.Path) -> None:
         self._folder = folder
-        client, peer = _free_ports(2)
+        client, peer = free_ports(2)
         self.url = f"http://127.0.0.1:{client}"
         self._peer = f"http://127.0.0.1:{peer}"
         self._process: subprocess.Popen[bytes] | None = None

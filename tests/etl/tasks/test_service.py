@@ -27,8 +27,8 @@ from sluice.etl.tasks.service import ReplicationService
 from sluice.relay import ClaimLostError, Control, Failure, RelayLog
 from sluice.relay.json_codec import to_bytes
 from sluice.relay.service_lease import ServiceLease
-from tests.etl.spark_fixture import free_port
 from tests.etl.story import Story, table
+from tests.ports import free_port
 
 _MARK = "SLUICE_TEST_SERVICE"
 _TAKEOVER_S = 40.0

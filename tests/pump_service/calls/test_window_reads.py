@@ -21,7 +21,8 @@ from sluice.pump_service.server import PumpServer
 from sluice.pump_service.store import StoreOptions
 from sluice.tidb import pb
 from sluice.tidb.pumps import PumpReader
-from tests.pump_service.pumpkit import CLUSTER, Client, Site, free_port
+from tests.ports import free_port
+from tests.pump_service.pumpkit import CLUSTER, Client, Site
 from tests.pump_service.rawhttp2 import CALL, RawClient
 
 _READ = tuple((k, b"/sluice.Window/Read" if k == b":path" else v) for k, v in CALL)

@@ -14,9 +14,9 @@ import httpx
 from sluice.devstack.tidb.mvcc_records import Change
 from sluice.pump_service.capture.binlog_writer import BinlogWriter
 from sluice.tidb.binlog_kinds import PREWRITE
+from tests.ports import free_port
 from tests.pump_service.capture.dying_sink import definitions_at
 from tests.pump_service.capture.looped_world import LoopedWorld
-from tests.pump_service.pumpkit import free_port
 from tests.pump_service.storekit import MemoryStore
 
 SCRIPT = Path(__file__).with_name("captured_pump.py")

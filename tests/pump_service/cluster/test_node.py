@@ -25,7 +25,8 @@ from sluice.pump_service.cluster import (
 from sluice.tidb import pb
 from sluice.tidb.etcd import EtcdError, NodeStatus
 from sluice.tidb.table_shares import Share
-from tests.pump_service.pumpkit import CLUSTER, PD, Client, PumpProcess, Site, binlog, free_port
+from tests.ports import free_port
+from tests.pump_service.pumpkit import CLUSTER, PD, Client, PumpProcess, Site, binlog
 
 
 @pytest.fixture(scope="module")

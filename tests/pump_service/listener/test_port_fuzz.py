@@ -31,7 +31,8 @@ from sluice.pump_service.listener.port import _ProtocolSniffer
 from sluice.pump_service.server import PumpServer
 from sluice.pump_service.store import StoreOptions
 from tests.examples import examples
-from tests.pump_service.pumpkit import CLUSTER, Site, binlog, free_port, request
+from tests.ports import free_port
+from tests.pump_service.pumpkit import CLUSTER, Site, binlog, request
 from tests.pump_service.rawhttp2 import CALL, RawClient, grpc_body
 
 _TS = 1_700_000_000_000 << 18

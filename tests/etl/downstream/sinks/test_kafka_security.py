@@ -40,7 +40,8 @@ from sluice.etl.downstream.sinks._kafka_errors import KafkaUnavailableError
 from sluice.etl.downstream.sinks.kafka import KafkaSink
 from sluice.etl.settings import Kafka
 from tests.etl.downstream.sinks.kafka_topic import needs_broker, read_topics
-from tests.kafka_broker import free_ports, running_broker
+from tests.kafka_broker import running_broker
+from tests.ports import free_ports
 from tests.pump_service.authority import Authority
 
 pytestmark = needs_broker

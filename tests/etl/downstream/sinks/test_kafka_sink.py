@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import secrets
-import socket
 import sys
 import textwrap
 from pathlib import Path
@@ -28,6 +27,7 @@ from tests.etl.downstream.sinks.kafka_topic import REAL, broker, read_topic  # n
 from tests.etl.killed_writer import ON_BATCH, ends_by_itself
 from tests.etl.preparing import local_preparer
 from tests.etl.relay_from_recording import RECORDINGS, committed, land
+from tests.ports import free_port
 
 CLUSTER = 7
 
@@ -280,9 +280,7 @@ def test_a_process_that_was_replaced_cannot_send_any_more(options: Kafka) -> Non
 
 
 def test_a_broker_that_is_away_can_be_tried_again(tmp_path: Path) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     sink = sink_for(Kafka(f"127.0.0.1:{port}", "t", str(tmp_path / "savepoint"), timeout_s=1))
     with pytest.raises(
         KafkaUnavailableError, match=f"topic t on 127.0.0.1:{port}, connecting: .*refused"
