@@ -3,7 +3,7 @@ MAKEFLAGS += --no-print-directory
 # a shell that forbids bytecode would have every process that the tests start compile all modules anew
 unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
-.PHONY: help setup run up down status test test-all test-stores test-cluster test-downstream test-kafka test-celery kafka-tests lint spark-classes checks docs screenshots wheel tarball clean
+.PHONY: help setup run up down status test test-all test-stores test-cluster test-downstream test-kafka test-celery kafka-tests quick-tests lint form types spark-classes checks docs screenshots wheel tarball clean
 
 PYTHON := .venv/bin/python
 SLUICE := .venv/bin/sluice
@@ -28,9 +28,13 @@ down: ## stop what `make up` started
 status: ## what runs, where, and how far replication is
 	@if [ -x $(SLUICE) ]; then $(SLUICE) status; else echo 'not set up yet: make setup'; fi
 
-lint: setup ## ruff (form and rules) and mypy
+lint: form types ## ruff (form and rules) and mypy
+
+form: setup
 	@$(PYTHON) -m ruff format --check --quiet .
 	@$(PYTHON) -m ruff check .
+
+types: setup
 	@$(PYTHON) -m mypy
 
 spark-classes: setup ## make Spark start in half the time: an archive of its classes in .venv (190 MB), once
@@ -40,7 +44,11 @@ spark-classes: setup ## make Spark start in half the time: an archive of its cla
 checks: setup
 	@$(MAKE) -j2 lint spark-classes
 
-test: checks ## lint, types and the quick tests: what to run after a change, 10 minutes at most
+# mypy beside the tests, which wait for servers a third of their time
+test: form ## lint, types and the quick tests: what to run after a change, 10 minutes at most
+	@$(MAKE) -j2 types quick-tests
+
+quick-tests: spark-classes
 	@$(PYTHON) -m tests.flaky -m 'not slow' --hypothesis-profile quick
 
 test-all: checks ## the slow tests, too: whole stacks, long sweeps of kills and random histories

@@ -477,6 +477,8 @@ def test_a_crowd_that_keeps_bytes_here_takes_no_more_than_all_may_and_a_writer_i
         assert most <= limit + (300 << 10)  # what one read brings is counted after it
         _eventually(lambda: context.places.size <= limit)
         assert len(context.lanes) < 70
+        # Calls of the crowd that are read after it was accepted are newer than the writer.
+        _eventually(lambda: not any(lane.behind for lane in context.lanes))
         writer = RawClient(address)
         writer.call(1, _PROBE)
         assert writer.answer(1).status == "0"
