@@ -342,6 +342,7 @@ def state_of(child, port, node):
     raise AssertionError(child.stdout.read())
 
 
+@pytest.mark.beyond_ci
 @pytest.mark.slow
 @pytest.mark.e2e
 @pytest.mark.timeout(1200)

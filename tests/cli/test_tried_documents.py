@@ -74,6 +74,7 @@ def tried(tmp_path_factory):
     assert tagged(stack.home) == []
 
 
+@pytest.mark.beyond_ci
 @pytest.mark.timeout(900)
 def test_bootstrapping_repairing_and_restoring_a_table_work_as_the_documents_say(
     tried,

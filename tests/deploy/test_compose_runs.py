@@ -91,6 +91,7 @@ def scraped(machine: Machine, query: str) -> list[dict[str, Any]]:
         return json.load(answer)["data"]["result"]
 
 
+@pytest.mark.beyond_ci
 def test_a_recording_goes_through_all_services_and_arrives_whole_and_they_end_when_told(
     machine: Machine,
 ) -> None:

@@ -64,6 +64,7 @@ def test_an_invented_history_ends_downstream_as_in_the_model(
     assert verdict.good, verdict
 
 
+@pytest.mark.ci_cases("[1]", "[3]")
 @pytest.mark.parametrize(
     "seed", [1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (0, 2, 3))]
 )
@@ -152,6 +153,7 @@ def test_histories_have_rules_of_each_kind() -> None:
     } and all(kinds.values()), kinds  # fmt: skip
 
 
+@pytest.mark.ci_cases("parallel")
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["atomic", "parallel"])
 def test_a_history_goes_on_from_where_a_killed_drainer_broke_off(

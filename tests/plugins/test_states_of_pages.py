@@ -96,7 +96,7 @@ def settled(tab: Page) -> None:
     expect(tab.locator("main")).not_to_contain_text(STILL_ASKED, timeout=30_000)
 
 
-@pytest.mark.ci_cases("busy", "refused", "crowded")
+@pytest.mark.ci_cases("refused")
 @pytest.mark.parametrize(("made", "page"), CASES, indirect=["made"], ids=lambda one: str(one))
 def test_a_page_fits_is_light_and_can_be_read(
     look: Open,

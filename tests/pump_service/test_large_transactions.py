@@ -68,6 +68,7 @@ def a_commit(start_ts: int, commit_ts: int) -> bytes:
     ).SerializeToString()
 
 
+@pytest.mark.ci_cases("[1 GiB]")
 @pytest.mark.parametrize("size", [GIB, int(1.9 * GIB)], ids=["1 GiB", "1.9 GiB"])
 def test_a_transaction_of_this_size_is_taken_and_handed_out_within_the_documented_memory(
     site: Site, size: int
@@ -102,6 +103,7 @@ def test_a_transaction_of_this_size_is_taken_and_handed_out_within_the_documente
     assert handing_out <= HANDING_OUT * size + BESIDE
 
 
+@pytest.mark.beyond_ci
 def test_a_drainer_pulls_a_transaction_of_a_gibibyte(site: Site) -> None:
     pump = site.pump("pulled")
     start = site.pd.ts()

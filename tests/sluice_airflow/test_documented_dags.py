@@ -141,6 +141,7 @@ def airflow(tmp_path_factory):
         stack.down()
 
 
+@pytest.mark.beyond_ci
 def test_the_report_of_a_day_waits_in_the_triggerer_until_the_replica_is_complete(airflow):
     airflow.shop.move_checkpoint("2026-11-21T23:59:59Z")
     run = airflow.trigger("daily_report", logical_date="2026-11-22T00:00:00Z")
@@ -150,6 +151,7 @@ def test_the_report_of_a_day_waits_in_the_triggerer_until_the_replica_is_complet
     airflow.wait(run, replica="success", report="success")
 
 
+@pytest.mark.beyond_ci
 def test_each_complete_day_runs_the_dag_that_watches_for_days(airflow):
     airflow.shop.move_checkpoint("2026-11-22T22:00:00Z")
     airflow.unpause("on_complete_day")
@@ -206,6 +208,7 @@ def test_a_task_that_is_marked_in_airflow_pauses_its_job_at_once(airflow):
     assert links["Job in Sluice"].endswith("/sluice/jobs?pipeline=shop#job-stuck")
 
 
+@pytest.mark.beyond_ci
 def test_a_job_of_sluice_s_own_dag_is_waited_for_without_a_worker(airflow):
     airflow.unpause("sluice_verify_shop")
     run = airflow.trigger("check_elsewhere", logical_date="2026-11-22T00:00:00Z")

@@ -71,6 +71,7 @@ def finished(airflow, run):
     return airflow.call("GET", run)["state"]
 
 
+@pytest.mark.beyond_ci
 def test_a_job_that_fails_in_each_run_has_one_mail_and_a_lag_its_own(airflow, mails):
     for _ in range(2):
         run = airflow.trigger("sluice_verify_shop", logical_date=None)

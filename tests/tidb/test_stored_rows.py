@@ -119,6 +119,7 @@ def prefix_of(table: Table, inserted: bytes) -> int:
     return pos
 
 
+@pytest.mark.ci_cases("types", "ddl", "edges", "oldcoll")
 @pytest.mark.quick_cases(every=3)
 @pytest.mark.parametrize("form", FORMATS)
 @pytest.mark.parametrize(

@@ -36,6 +36,7 @@ def story_of(server: MariaDBServer, folder: Path, made: Table = PEOPLE) -> Story
     return story
 
 
+@pytest.mark.ci_cases("parallel")
 @pytest.mark.quick_cases(every=2)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("mode", [pytest.param("atomic", marks=pytest.mark.slow), "parallel"])

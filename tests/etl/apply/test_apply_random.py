@@ -135,7 +135,10 @@ run_apply(config, until_ts=until, run_seconds=240, prepare=local_preparer(config
 """
 
 
-@pytest.mark.parametrize("mode", [pytest.param("atomic", marks=pytest.mark.slow), "parallel"])
+@pytest.mark.parametrize(
+    "mode",
+    [pytest.param("atomic", marks=[pytest.mark.slow, pytest.mark.beyond_ci]), "parallel"],
+)
 def test_a_process_killed_at_random_points_loses_and_repeats_nothing(
     mariadb: MariaDBServer, tmp_path: Path, mode: str
 ) -> None:

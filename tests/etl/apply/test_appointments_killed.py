@@ -108,6 +108,7 @@ def points(freezer: Freezer, scene: Scene, mode: str) -> list[int]:
     return [numbers[len(numbers) * n // _POINTS] for n in range(_POINTS)]
 
 
+@pytest.mark.ci_cases("atomic-parallel")
 @pytest.mark.slow
 @pytest.mark.parametrize(("first", "second"), [("atomic", "parallel"), ("parallel", "atomic")])
 def test_a_process_killed_or_frozen_at_any_step_of_a_chunk_does_it_once_or_leaves_it_to_the_next(

@@ -26,6 +26,7 @@ from tests.examples import examples
 CLUSTERED = table(11, "t", "id int", "a varchar(9)", "b int", primary="id")
 
 
+@pytest.mark.ci_cases(every=2)
 @pytest.mark.quick_cases(every=4)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("mode", [pytest.param("atomic", marks=pytest.mark.slow), "parallel"])

@@ -26,6 +26,7 @@ def spread(items: list[int], count: int) -> list[int]:
     return [items[len(items) * n // count] for n in range(count)] if len(items) > count else items
 
 
+@pytest.mark.ci_cases("[atomic-")
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("first", "second"),
@@ -47,6 +48,7 @@ def test_wherever_a_process_is_stopped_another_takes_over_at_once_and_the_first_
     assert [outcome for outcome in outcomes if outcome.wrong or outcome.blocked] == []
 
 
+@pytest.mark.ci_cases("parallel-atomic")
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("first", "second"), [("atomic", "atomic"), ("parallel", "atomic"), ("parallel", "parallel")]

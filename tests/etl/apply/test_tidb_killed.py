@@ -90,6 +90,7 @@ def tidb(mariadb: MariaDBServer) -> Iterator[TiDBStandIn]:
     stand_in.close()
 
 
+@pytest.mark.ci_cases("parallel")
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["atomic", "parallel"])
 def test_nothing_is_lost_or_doubled_wherever_the_process_is_killed(

@@ -93,6 +93,7 @@ def databases(server: MariaDBServer) -> set[str]:
         }
 
 
+@pytest.mark.beyond_ci
 @pytest.mark.slow
 def test_an_empty_database_becomes_a_replica_that_keeps_up(
     sluice: Sluice, config: Path, pd_url: str, mariadb: MariaDBServer
@@ -137,6 +138,7 @@ def test_what_hinders_a_bootstrap_is_all_said_before_anything_is_written(
     assert databases(mariadb) == {"bank"}
 
 
+@pytest.mark.beyond_ci
 @pytest.mark.slow
 def test_a_pump_that_is_down_is_a_note_of_the_plan_and_is_waited_for_by_the_copy(
     sluice: Sluice, config: Path, upstream: Stack, mariadb: MariaDBServer

@@ -115,6 +115,7 @@ def expected(column: Column, value: Any) -> Any:
     return raw.decode() if column.kind in ("int", "year", "float") else raw
 
 
+@pytest.mark.beyond_ci
 @pytest.mark.slow
 def test_every_table_is_what_the_first_and_the_last_snapshot_hold(tidb: Port) -> None:
     cut = 0

@@ -233,6 +233,7 @@ def mortal(spark_server: SparkServer) -> Iterator[SparkServer]:
         spark_server.start()
 
 
+@pytest.mark.beyond_ci
 @pytest.mark.slow
 def test_a_function_whose_worker_was_just_let_go_maps_small_calls_here_once_the_server_is_gone(
     mortal: SparkServer, tmp_path: Path
@@ -253,6 +254,7 @@ def test_a_function_whose_worker_was_just_let_go_maps_small_calls_here_once_the_
         function.close()
 
 
+@pytest.mark.beyond_ci
 @pytest.mark.slow
 def test_a_server_that_goes_while_its_worker_is_awaited_is_away(
     mortal: SparkServer, tmp_path: Path

@@ -65,6 +65,7 @@ def test_where_no_file_can_be_locked_each_session_is_used_once(tmp_path: Path) -
     assert SessionLease().role != first.role
 
 
+@pytest.mark.ci_cases("12")
 @pytest.mark.slow
 @pytest.mark.parametrize("calls", [12, pytest.param(200, marks=pytest.mark.slow)])
 def test_however_often_it_is_called_batch_work_leaves_one_daemon_of_python(

@@ -168,6 +168,7 @@ def master_back(master_away: None, standalone_cluster: ClusterApart) -> None:
     standalone_cluster.wait_for_executors(2)
 
 
+@pytest.mark.beyond_ci
 @pytest.mark.slow
 @pytest.mark.usefixtures("master_away")
 def test_sessions_go_on_while_the_master_is_away(
@@ -181,6 +182,7 @@ def test_sessions_go_on_while_the_master_is_away(
     assert "master" not in standalone_cluster.pids
 
 
+@pytest.mark.beyond_ci
 @pytest.mark.slow
 @pytest.mark.usefixtures("master_back")
 def test_a_master_that_was_restarted_gives_running_sessions_new_executors(

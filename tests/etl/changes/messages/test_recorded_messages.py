@@ -42,6 +42,7 @@ def recording(
     return folder, land(folder, url, 2000, through=through)
 
 
+@pytest.mark.ci_cases("-canal-json]", "-debezium-avro]", "-simple]")
 @pytest.mark.quick_cases("-canal-json]", "-debezium-avro]")
 @pytest.mark.parametrize("name", READERS)
 def test_a_consumer_rebuilds_what_tidb_showed(name: str, recording: tuple[Path, RelayLog]) -> None:
@@ -62,6 +63,7 @@ def whole(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     )
 
 
+@pytest.mark.ci_cases("-open-protocol]", "shop-")
 @pytest.mark.quick_cases("-open-protocol]")
 @pytest.mark.parametrize("name", READERS)
 def test_every_change_is_a_message_with_its_values(

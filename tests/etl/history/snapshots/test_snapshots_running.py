@@ -133,6 +133,7 @@ def test_a_job_that_reads_the_downstream_is_given_up_at_its_next_border_and_leav
     assert [name for name in snapshots.ids() if snapshots.pending(name) is not None] == []
 
 
+@pytest.mark.ci_cases("before")
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "at",
@@ -253,6 +254,7 @@ def test_without_a_snapshot_there_is_nothing_to_roll_forward(running: Pipeline) 
         plan_snapshot(empty, SnapshotRequest(ARCHIVE))
 
 
+@pytest.mark.ci_cases("from-the-archive")
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "commands",
