@@ -63,7 +63,8 @@ class Column:
     BIT). `upstream_name` is set in tables as rules shape them, for a column that has another name
     downstream, or none there (then it isn't public). `mask` is set there, too: how its values are
     masked, as `sluice.etl.changes.masks` writes it; and `computed`, of a generated column that a
-    rule adds downstream alone: SQL by which the upstream computes its value.
+    rule adds downstream alone: SQL by which the upstream computes its value. `marks_deletes`: a
+    rule adds it to hold when the row was deleted, NULL while the row is upstream.
     """
 
     id: int
@@ -89,6 +90,7 @@ class Column:
     upstream_name: str = ""
     mask: str = ""
     computed: str = ""
+    marks_deletes: bool = False
 
     @classmethod
     def from_tidb(cls, info: Mapping[str, Any]) -> "Column":
@@ -248,6 +250,11 @@ class Columns(tuple[Column, ...]):
     def writable(self) -> tuple[Column, ...]:
         """See Table.writable_columns."""
         return tuple(c for c in self if c.public and not c.generated)
+
+    @cached_property
+    def deletion_mark(self) -> Column | None:
+        """See Table.deletion_mark."""
+        return next((c for c in self if c.marks_deletes), None)
 
     @cached_property
     def first_of_key(self) -> Column | None:

@@ -249,6 +249,11 @@ class Table:
         return cast(Columns, self.columns).writable
 
     @property
+    def deletion_mark(self) -> Column | None:
+        """Return the column, added by a rule, that says when a row was deleted; None without."""
+        return cast(Columns, self.columns).deletion_mark
+
+    @property
     def form(self) -> tuple[Any, ...] | None:
         """Return a key that is equal for living tables with equal rows; None where that is costly.
 

@@ -14,13 +14,14 @@ from sluice.etl.changes.formats.sql_text import quote_name
 from sluice.etl.changes.masks import masked_changes
 from sluice.etl.changes.planning import (
     PartitionMove,
+    marked_changes,
     move_of,
     partition_of,
     relocate,
     selected_changes,
 )
 from sluice.etl.changes.recorded_schema import RecordedSchema, SchemaTimeline
-from sluice.etl.changes.rules import ReplicationRules, is_internal_table
+from sluice.etl.changes.rules import ReplicationRules, is_internal_table, with_stored_mark
 from sluice.etl.changes.steps import ChangeError
 from sluice.etl.changes.write_plans.identity import identity, lookup_key_columns
 from sluice.etl.changes.write_plans.raw_changes import Images, RawChanges, decode
@@ -202,11 +203,13 @@ class ExpectedRows:
         for table, place, wanted in alike.values():
             own = changes.take(pa.array(wanted)).combine_chunks()
             selection = self._rules.filters.row_selection(table)
-            narrowed = self._rules.filters.narrowed(table)
+            narrowed = with_stored_mark(self._rules.filters.narrowed(table))
             own = masked_changes(narrowed, own)
             if selection is not None:
                 own, places = selected_changes(selection, narrowed, own)
                 wanted = [wanted[place] for place in places.tolist()]
+            own, places = marked_changes(narrowed, own)
+            wanted = [wanted[place] for place in places.tolist()]
             raw = RawChanges.from_table(own)
             left = _rows_left_by(narrowed, place, raw)
             found += zip(wanted, raw.commit_ts.tolist(), left, strict=True)

@@ -151,8 +151,22 @@ def _check_table(settings: Settings, table: Table, found: RuleCheck) -> None:
             found.lines.append(f"  {column.name}: {fate}")
     adding = added_columns(filters.column_rules(*names), table)
     for column in added:
+        if column.marks_deletes:
+            by = next(rule.text for rule in filters.column_rules(*names) if rule.soft_delete)
+            found.lines += _soft_delete_lines(table, column, by)
+            continue
         by = adding[column.name][1].text
         found.lines.append(f"  {column.name}: added by {by}, as {_definition(column)}")
+
+
+def _soft_delete_lines(table: Table, mark: Column, by: str) -> Iterator[str]:
+    yield (
+        f"  {mark.name}: added by {by}, as {column_type(mark)} NULL: when the row was deleted, in"
+        " UTC"
+    )
+    for index in table.indexes:
+        if index.unique and not index.primary:
+            yield f"  the unique key {index.name}: an ordinary index, as deleted rows stay"
 
 
 def _definition(column: Column) -> str:

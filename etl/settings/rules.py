@@ -75,7 +75,7 @@ FILTER_KEYS = (
 _EVENTS = (*ROW_EVENTS, *DDL_EVENTS, *GROUP_EVENTS)
 _ROUTE_KEYS = ("schema-pattern", "table-pattern", "target-schema", "target-table")
 _ROW_RULE_KEYS = ("tables", "where", "operations")
-_COLUMN_RULE_KEYS = ("tables", "leave-out", "keep", "rename", "mask", "add")
+_COLUMN_RULE_KEYS = ("tables", "leave-out", "keep", "rename", "mask", "add", "soft-delete")
 _MAX_NAME_CHARS = 64
 
 
@@ -279,11 +279,13 @@ def _column_rules(raw: Mapping[str, Any], section: MaskSection) -> tuple[ColumnR
         added = _added_columns(f"{where} add", rule.get("add", {}))
         if not tables:
             raise RuleError(f'{where}: tables = ["schema.table", …] is missing')
-        if (left_out and kept) or not (left_out or kept or renamed or masks or added):
+        soft_delete = _soft_delete(f"{where} soft-delete", rule.get("soft-delete", ""))
+        given = left_out or kept or renamed or masks or added or soft_delete
+        if (left_out and kept) or not given:
             raise RuleError(
                 f'{where}: either leave-out = ["column", …] or keep = [...] is needed, or rename ='
                 ' { column = "new name" }, or mask = { column = "hash" }, or add = { column ='
-                ' "expression" }'
+                ' "expression" }, or soft-delete = "column"'
             )
         parts = [
             *([f"leave-out {', '.join(left_out)}"] if left_out else []),
@@ -295,9 +297,10 @@ def _column_rules(raw: Mapping[str, Any], section: MaskSection) -> tuple[ColumnR
             ),
             *([f"mask {', '.join(name for name, _ in masks)}"] if masks else []),
             *([f"add {', '.join(name for name, _ in added)}"] if added else []),
+            *([f"soft-delete {soft_delete}"] if soft_delete else []),
         ]
         text = f"{where} ({'; '.join(parts)[:200]})"
-        made = ColumnRule(tables, left_out, kept, text, renamed, masks, added)
+        made = ColumnRule(tables, left_out, kept, text, renamed, masks, added, soft_delete)
         for what, names in (("renames", renamed), ("masks", masks)):
             for name, _ in names:
                 if made.leaves_out(name):
@@ -341,6 +344,14 @@ def _added_column(where: str, name: str, given: Any) -> ComputedColumn:
     except ConditionError as error:
         raise RuleError(f"{where}: {error}") from None
     return made
+
+
+def _soft_delete(where: str, name: Any) -> str:
+    if not isinstance(name, str):
+        raise RuleError(f'{where} = {name!r}: "column" expected')
+    if name:
+        _check_column_name(where, name)
+    return name
 
 
 def _check_unique(where: str, names: Iterable[str]) -> None:

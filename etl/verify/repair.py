@@ -48,7 +48,8 @@ def repair_sql(settings: Settings, summary: VerifySummary) -> Iterator[bytes]:
     session.connect()
     try:
         repairs = [
-            table_repair(session, found[one.name], one.downstream, one.more) for one in results
+            table_repair(session, found[one.name], one.downstream, summary.ts, one.more)
+            for one in results
         ]
     finally:
         session.close()
@@ -129,16 +130,16 @@ def _key_conditions(found: RowDiff) -> Iterator[str]:
 
 
 def table_repair(
-    session: MySQLSession, found: RowDiff, downstream: str, more: int = 0
+    session: MySQLSession, found: RowDiff, downstream: str, ts: int, more: int = 0
 ) -> RepairStatements:
     """Return the rows of a table that differ, with the writable columns in `downstream`.
 
-    `downstream` is `schema.table`. Raises DownstreamError.
+    `downstream` is `schema.table`; `ts` (TSO): when they were compared. Raises DownstreamError.
     """
     schema, name = TableName.parse(downstream)
     place = _downstream_definition(session, found.table, schema, name)
     names = [column.name for column in place.writable_columns]
-    return RepairStatements(place, found.gone.select(names), found.come.select(names), more)
+    return RepairStatements(place, found.gone.select(names), found.come.select(names), ts, more)
 
 
 def _downstream_definition(session: MySQLSession, table: Table, schema: str, name: str) -> Table:

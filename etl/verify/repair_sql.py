@@ -25,8 +25,9 @@ from sluice.etl.changes.formats.sql_columns import (
     row_conditions,
 )
 from sluice.etl.changes.formats.sql_scripts import grouped_rows, inserts, printable_ascii
-from sluice.etl.changes.formats.sql_text import literal, quote_name
-from sluice.etl.verify.row_diff import key_of, one_array
+from sluice.etl.changes.formats.sql_text import literal, quote_name, quote_table
+from sluice.etl.changes.rules import commit_time
+from sluice.etl.verify.row_diff import key_of, keys_bytes, one_array
 from sluice.tidb import column_types, tso
 from sluice.tidb.schema import Column, Table
 
@@ -41,14 +42,28 @@ class RepairStatements:
 
     `place`: the table under its name downstream; `gone`: rows that are downstream and aren't
     upstream's, `come`: rows of the upstream that aren't downstream; a row that is another is in
-    both. `place.writable_columns` in types and texts of `sluice.tidb.rows.arrow_schema`. `more`:
-    rows differ that aren't here.
+    both. `place.writable_columns` in types and texts of `sluice.tidb.rows.arrow_schema`. `ts`
+    (TSO): when they were compared, the time with which a row is marked that is to stay as deleted.
+    `more`: rows differ that aren't here.
     """
 
     place: Table
     gone: pa.Table
     come: pa.Table
+    ts: int
     more: int = 0
+
+    def clearing_statements(self) -> Iterator[bytes]:
+        """Yield statements that remove rows marked as deleted whose keys come again.
+
+        How many there are isn't known.
+        """
+        mark = self.place.deletion_mark
+        if mark is not None and self.come.num_rows:
+            keys = key_conditions(self.key, [one_array(self.come[c.name]) for c in self.key])
+            living = f"{quote_name(mark.name)} IS NOT NULL AND (".encode()
+            for group in grouped_rows(keys.to_pylist()):
+                yield delete_head(self.place) + living + b"\nOR ".join(group) + b")"
 
     def statements(self) -> Iterator[tuple[int, bytes]]:
         """Yield each statement with the number of its rows."""
@@ -90,8 +105,28 @@ class RepairStatements:
             for condition, count in Counter(conditions).items():
                 yield count, begin + condition + b" LIMIT %d" % count
             return
+        if self.place.deletion_mark is not None:
+            conditions, over = self._split(conditions)
+            for group in grouped_rows([b"(" + condition + b")" for condition in over]):
+                yield len(group), self._marking_head() + b"\nOR ".join(group)
         for group in grouped_rows([b"(" + condition + b")" for condition in conditions]):
             yield len(group), begin + b"\nOR ".join(group)
+
+    def _split(self, conditions: Sequence[bytes]) -> tuple[list[bytes], list[bytes]]:
+        """Return the conditions of rows that come again with other values, and of all others."""
+        come = set(keys_bytes(self.place, self.come))
+        parts: tuple[list[bytes], list[bytes]] = ([], [])
+        for key, condition in zip(keys_bytes(self.place, self.gone), conditions, strict=True):
+            parts[key not in come].append(condition)
+        return parts
+
+    def _marking_head(self) -> bytes:
+        mark = self.place.deletion_mark
+        assert mark is not None
+        return (
+            f"UPDATE {quote_table(self.place)} SET {quote_name(mark.name)} ="
+            f" '{commit_time(self.ts)}' WHERE "
+        ).encode()
 
     def _conditions(self) -> list[bytes]:
         key, columns = self.key, self.place.writable_columns
@@ -155,6 +190,8 @@ def repair_script(
     expected = 0
     for repair in tables:
         yield f"-- {printable_ascii(repair.place.full_name)}".encode()
+        for statement in repair.clearing_statements():
+            yield statement + b";"
         for rows, statement in repair.statements():
             expected += rows
             yield statement + b";"

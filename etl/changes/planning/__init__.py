@@ -15,6 +15,7 @@ from sluice.etl.changes.planning._payloads import (
     WindowPayload,
 )
 from sluice.etl.changes.planning._selected_rows import selected_changes
+from sluice.etl.changes.planning._soft_deletes import marked_changes
 from sluice.etl.changes.planning._windows import prepare, prepare_steps
 from sluice.tidb.partitions import PartitionError, partition_ids, partition_of
 
@@ -27,6 +28,7 @@ __all__ = [
     "RecountRange",
     "SharedPayload",
     "WindowPayload",
+    "marked_changes",
     "move_of",
     "partition_ids",
     "partition_of",

@@ -17,6 +17,7 @@ from sluice.etl.changes.planning._selected_rows import (
     selected_changes,
     with_moved,
 )
+from sluice.etl.changes.planning._soft_deletes import mark_deletes, with_divided_updates
 from sluice.etl.changes.steps import ChangeError, CommitDetail, Step, with_surviving_rows
 from sluice.etl.changes.write_plans import ChangeSet, StageTimings, planner_for
 from sluice.etl.changes.write_plans.identity import lookup_key_columns
@@ -58,6 +59,7 @@ class ChangeSetBuilder:
         self._time_zone = options.time_zone
         self._message_format = options.message_format
         self._has_masks = options.filters.masking_rule is not None
+        self._keeps_deleted = options.filters.keeps_deleted_rows
         self._timings = timings
         self._tables_under_repair = batch.tables_under_repair
         self._after_ts = batch.after_ts
@@ -241,6 +243,9 @@ class ChangeSetBuilder:
             # in front of row rules, which look at other columns: a row that they make an insert
             # of has masked defaults
             table = self._masked(table, by_table)
+        if self._keeps_deleted:
+            table, by_table = self._divided(table, by_table)
+            kinds = table["kind"].to_numpy()
         rows = table["row"].combine_chunks()
         tables = []
         loose = self._loose
@@ -257,6 +262,7 @@ class ChangeSetBuilder:
                 or gives_way
                 or table_id in self._tables_under_repair
                 or found.may_keep_rows
+                or found.table.deletion_mark is not None
             ):
                 partial.add(table_id)
             if found.ignored_kinds:
@@ -271,6 +277,7 @@ class ChangeSetBuilder:
                 moved.update(selected.moved)
                 places = selected.places
                 counts = _kind_counts(kinds, places, selected.moved)
+            moved.update(mark_deletes(found.table, table, places, moved))
             if found.source:
                 sources[table_id] = found.source
             if len(places) or table_id in taken_back:
@@ -298,6 +305,18 @@ class ChangeSetBuilder:
             replayed=self._replayed,
             reverted=taken_back,
         )
+
+    def _divided(
+        self, changes: pa.Table, by_table: list[_TablePlaces]
+    ) -> tuple[pa.Table, list[_TablePlaces]]:
+        """Return changes with updates of keys divided where deleted rows stay, and their places."""
+        there = ((self._schemas.find(each[0], each[2]), each[1]) for each in by_table)
+        tables = [(found.table, places) for found, places in there if found is not None]
+        divided, _ = with_divided_updates(changes, tables)
+        if divided is changes:
+            return changes, by_table
+        columns = (divided[name].to_numpy() for name in ("table_id", "commit_ts", "kind"))
+        return divided, list(_places_by_table(*columns))
 
     def _masked(self, changes: pa.Table, by_table: Iterable[_TablePlaces]) -> pa.Table:
         """Return changes with those of masked tables masked; `by_table`: `_places_by_table`."""
@@ -332,6 +351,7 @@ class ChangeSetBuilder:
                 and not table.source
                 and lookup_key_columns(table.table)
                 and not table.ignored_kinds
+                and table.table.deletion_mark is None
             ):
                 own = masked_changes(table.table, own)
                 if table.rows is not None:

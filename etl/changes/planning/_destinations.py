@@ -15,6 +15,7 @@ from sluice.etl.changes.rules import (
     Routes,
     RowRuleError,
     RowSelection,
+    with_stored_mark,
 )
 from sluice.tidb.schema import Table
 
@@ -80,7 +81,7 @@ class Destinations:
             else replace(narrowed, schema_name=target.schema, name=target.table)
         )
         return Destination(
-            routed,
+            with_stored_mark(routed),
             table.full_name,
             table.full_name if target.is_merged else "",
             rows=rows,

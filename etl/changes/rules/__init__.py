@@ -35,6 +35,7 @@ from sluice.etl.changes.rules.replication_rules import (
 )
 from sluice.etl.changes.rules.routes import Route, RouteError, Routes, Target
 from sluice.etl.changes.rules.row_rules import ALL_KINDS, RowRule, RowRuleError
+from sluice.etl.changes.rules.soft_deletes import commit_time, with_stored_mark
 from sluice.etl.lazy_exports import lazy_getattr
 
 if TYPE_CHECKING:
@@ -68,6 +69,7 @@ __all__ = [
     "Target",
     "added_columns",
     "check",
+    "commit_time",
     "filter_for_tables",
     "is_internal_table",
     "left_out_columns",
@@ -77,6 +79,7 @@ __all__ = [
     "rules_digest",
     "scope_ddl",
     "skip_reason",
+    "with_stored_mark",
 ]
 
 __getattr__ = lazy_getattr(

@@ -33,8 +33,8 @@ class ColumnRuleError(SluiceError, ValueError):
     """A rule that makes no sense for a table's columns; names rule and column."""
 
     hint = (
-        "change `leave-out`, `keep`, `rename`, `mask`, `add` or `tables` of the rule in the"
-        " settings, or leave the table out by [filter] ignore-table"
+        "change `leave-out`, `keep`, `rename`, `mask`, `add`, `soft-delete` or `tables` of the rule"
+        " in the settings, or leave the table out by [filter] ignore-table"
     )
 
 
@@ -44,8 +44,9 @@ class ColumnRule:
 
     `tables`: globs of full upstream names; `leave_out`, `keep`: names of columns, of which one is
     empty at least; `rename`: pairs of an upstream name and the one downstream; `masks`: masks by
-    upstream name; `added`: columns that the downstream alone has, by their names there; `text`
-    names the rule in messages.
+    upstream name; `added`: columns that the downstream alone has, by their names there;
+    `soft_delete`: the column that marks rows as deleted there, "" for deletes that remove rows;
+    `text` names the rule in messages.
     """
 
     tables: tuple[str, ...]
@@ -55,6 +56,7 @@ class ColumnRule:
     rename: tuple[tuple[str, str], ...] = ()
     masks: tuple[tuple[str, Mask], ...] = ()
     added: tuple[tuple[str, ComputedColumn], ...] = ()
+    soft_delete: str = ""
 
     @property
     def effect(self) -> str:
@@ -65,7 +67,7 @@ class ColumnRule:
                 ("leaves out", self.leave_out or self.keep),
                 ("masks", self.masks),
                 ("renames", self.rename),
-                ("adds", self.added),
+                ("adds", self.added or self.soft_delete),
             )
             if given
         ]

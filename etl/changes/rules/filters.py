@@ -18,6 +18,7 @@ from sluice.etl.changes.formats.ddl_text import tokens
 from sluice.etl.changes.rules.column_rules import ColumnRule, shaped_table
 from sluice.etl.changes.rules.name_pattern import matches
 from sluice.etl.changes.rules.row_rules import RowRule, RowRuleError
+from sluice.etl.changes.rules.soft_deletes import with_deletion_mark
 from sluice.tidb.folded import folded
 from sluice.tidb.history import SYSTEM_SCHEMAS
 from sluice.tidb.schema import MAX_USER_TABLE_ID, Table
@@ -221,6 +222,11 @@ class Filter:
         return tuple(rule for rule in self.columns if rule.matches(schema, table))
 
     @property
+    def keeps_deleted_rows(self) -> bool:
+        """Return whether a rule has rows marked as deleted in place of deleted."""
+        return any(rule.soft_delete for rule in self.columns)
+
+    @property
     def masking_rule(self) -> ColumnRule | None:
         """Return the first rule that masks columns, None if none does."""
         return next((rule for rule in self.columns if rule.masks), None)
@@ -237,6 +243,7 @@ class Filter:
                 keep=(),
                 rename=(),
                 added=(),
+                soft_delete="",
                 text=f"the pipeline's {rule.text}",
             )
             for rule in other.columns
@@ -247,13 +254,15 @@ class Filter:
     def narrowed(self, table: Table) -> Table:
         """Return the table, under its upstream name, with those columns public that go downstream.
 
-        They have their names and masks there, and those that rules add are behind them. Raises
+        They have their names and masks there, and those that rules add are behind them. The column
+        that marks deleted rows is the last one, computed as NULL: copies never write it. Raises
         ColumnRuleError if it can't be without one that a rule leaves out, or a mask, a new name or
         an added column is no good.
         """
         if not self.columns or not table.is_base_table:
             return table
-        return shaped_table(self.column_rules(table.schema_name, table.name), table)
+        rules = self.column_rules(table.schema_name, table.name)
+        return with_deletion_mark(rules, shaped_table(rules, table))
 
     def leaves_changes_out(self, schema: str, table: str) -> bool:
         """Return whether a table downstream isn't what some rule makes of the upstream's rows.

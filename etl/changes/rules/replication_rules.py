@@ -29,7 +29,7 @@ def rules_digest(filters: Filter, routes: Routes) -> str:
     """Return sixteen hexadecimal digits of the rules' SHA-256. Raises MaskKeyError."""
     plain = _plain(filters)
     for rule, written in zip(filters.columns, plain[-1], strict=True):
-        added = written.pop()
+        soft_delete, added = written.pop(), written.pop()
         places = sorted({mask.key for _, mask in rule.masks if mask.key})
         if rule.masks:  # another key makes other values
             written.append([key_fingerprint(place) for place in places])
@@ -37,7 +37,9 @@ def rules_digest(filters: Filter, routes: Routes) -> str:
             written.pop()
         if rule.added:
             written.append({"added": added})
-    # The digest of rules that a version without added columns, masks, column or row rules wrote.
+        if rule.soft_delete:
+            written.append({"soft-delete": soft_delete})
+    # The digest of rules that a version without column or row rules wrote.
     if not filters.columns:
         plain.pop()
         if not filters.rows:

@@ -42,8 +42,8 @@ def replace_safe_columns(table: Table) -> tuple[str, ...] | bool:
 
 
 def _identity_of(table: Table) -> tuple[str, ...]:
-    if table.handle_kind != "heap":
-        return table.primary_key
+    if table.handle_kind != "heap" or table.deletion_mark is not None:
+        return table.primary_key  # a row that is marked as deleted gives its key to another one
     if table.is_partitioned:
         return tuple(column.name for column in lookup_key_columns(table))
     return (ROWID_NAME,)

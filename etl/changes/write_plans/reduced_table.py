@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from sluice.etl.changes.conditions.comparison_keys import text_keys
 from sluice.etl.changes.formats.load_lines_native import LoadLines, format_load_native
 from sluice.etl.changes.formats.sql_columns import display_text, number_text
 from sluice.etl.changes.steps import (
@@ -208,9 +209,10 @@ class ReducedTable:
         codes = self._numbers(names[0]) if len(names) == 1 else None
         if codes is None:
             columns = {column.name: column for column in self.table.stored_columns}
+            keys = comparable_keys if self.table.deletion_mark is None else _collated_keys
             codes = key_codes(
                 *(
-                    [comparable_keys(images[n], columns.get(n)) for n in names]
+                    [keys(images[n], columns.get(n)) for n in names]
                     for images in (self.old, self.new)
                 )
             )
@@ -357,6 +359,16 @@ def _most_selective_first(
 def _as_printed(array: pa.Array, column: Column) -> pa.Array:
     """Return values as the server prints them: FLOATs that differ may be printed the same."""
     return number_text(array) if column.kind == "float" else array
+
+
+def _collated_keys(array: pa.Array, column: Column | None) -> pa.Array:
+    """Return key values that are equal where the server takes them for equal.
+
+    A row that is marked as deleted stays, so one whose key is written otherwise takes its place.
+    """
+    if column is not None and column.kind in ("text", "enum"):
+        return text_keys(column)(array)
+    return comparable_keys(array, column)
 
 
 def comparable_keys(array: pa.Array, column: Column | None) -> pa.Array:

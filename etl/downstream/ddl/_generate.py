@@ -100,7 +100,7 @@ def column_definition(column: Column, dialect: Dialect) -> str:
             f"CHARACTER SET {charset_name(column.charset)} COLLATE"
             f" {collation_name(column.collate, dialect)}"
         )
-    if column.generated:
+    if column.generated and not column.marks_deletes:
         # What a rule adds is in no row of the upstream's, as a virtual column. It is stored:
         # a value that can't be computed is an error where a row is written, not where it is read.
         is_stored = column.generated_stored or bool(column.computed)

@@ -14,12 +14,13 @@ from dataclasses import replace
 
 from sluice.errors import SluiceError
 from sluice.etl.changes import server_errors
-from sluice.etl.changes.formats.sql_text import quote_name
+from sluice.etl.changes.formats.sql_text import quote_name, quote_table
 from sluice.etl.changes.formats.table_fallbacks import (
     Fallback,
     describe_fallback,
     with_server_computed,
 )
+from sluice.etl.changes.rules import commit_time
 from sluice.etl.changes.steps import ScopedDdl
 from sluice.etl.downstream import DownstreamError, MySQLSession
 from sluice.etl.downstream.ddl._alter import alterations, drop_foreign_keys
@@ -47,7 +48,7 @@ from sluice.etl.downstream.ddl._table_exchanges import (
 )
 from sluice.tidb.ddl_actions import RENAMES, Action
 from sluice.tidb.folded import folded
-from sluice.tidb.schema import Table
+from sluice.tidb.schema import Column, Table
 from sluice.tidb.table_name import argument
 
 ALREADY_EXISTS = "is there already: taken as done"
@@ -369,9 +370,19 @@ class DdlExecutor:
         old = next((i for i, t in ddl.effect.tables.items() if t is None), 0)
         warnings: list[str] = []
         for table in ddl.effect.tables.values():
-            if table is not None and not table.temp_table_type:
+            if table is not None and table.deletion_mark is not None:
+                self._mark_all(table, table.deletion_mark, ddl.commit_ts)
+            elif table is not None and not table.temp_table_type:
                 warnings += self.recycle.truncate(table.schema_name, table.name, old, ddl.commit_ts)
         return warnings
+
+    def _mark_all(self, table: Table, mark: Column, commit_ts: int) -> None:
+        """Mark all rows as deleted that aren't yet: what an interrupted run has done stays."""
+        name = quote_name(mark.name)
+        self._session.execute(
+            f"UPDATE {quote_table(table)} SET {name} = '{commit_time(commit_ts)}' WHERE {name} IS"
+            " NULL"
+        )
 
     def _exchange(self, ddl: ScopedDdl) -> list[str]:
         (swap_rows if self.is_transactional(ddl) else exchange_partition)(self._session, ddl)

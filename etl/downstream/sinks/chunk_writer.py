@@ -15,6 +15,7 @@ from typing import Any
 from sluice.etl.changes import server_errors
 from sluice.etl.changes.formats.layout import LoadLayout
 from sluice.etl.changes.formats.sql_text import quote_name, quote_table
+from sluice.etl.changes.rules import commit_time
 from sluice.etl.changes.steps import HoldAsBytes, Step
 from sluice.etl.downstream import (
     ChunkResult,
@@ -72,6 +73,8 @@ class ChunkWriter:
         self._chunk = chunk
         self._asked = chunk.aligned_chunk
         self._target = quote_table(chunk.table)
+        mark = chunk.table.deletion_mark
+        self._mark = "" if mark is None else f"{self._target}.{quote_name(mark.name)}"
         scratch = quote_name(f"sluice_chunk_{secrets.token_hex(4)}")
         self._scratch = f"{quote_name(chunk.table.schema_name)}.{scratch}"
         self._columns: ChunkColumns | None = None
@@ -167,7 +170,9 @@ class ChunkWriter:
             return replace(result, inserted=missing, kept=differing)
         if not self._asked.listed:
             self._expect(
-                "in their range", self._count(self._target, self._inside), differing + same + extra
+                "in their range",
+                self._count(self._target, f"{self._inside}{self._and_living}"),
+                differing + same + extra,
             )
         result = replace(result, inserted=missing, replaced=differing, deleted=extra)
         if self._asked.how == COMPARE or not result.differing:
@@ -194,7 +199,7 @@ class ChunkWriter:
         for state, condition in ((_DIFFERS, columns.keys_equal), (_SAME, columns.same)):
             self._session.execute(
                 f"UPDATE {self._scratch} SET {_STATE_COLUMN} = {state} WHERE EXISTS (SELECT 1 FROM"
-                f" {self._target} WHERE {condition(self._target, self._scratch)})"
+                f" {self._target} WHERE {condition(self._target, self._scratch)}{self._and_living})"
             )
 
     def _extra(self, columns: ChunkColumns) -> str:
@@ -202,19 +207,26 @@ class ChunkWriter:
         if self._asked.listed:
             return _NEVER
         key = columns.keys_equal(self._scratch, self._target)
-        return f"{self._inside} AND NOT EXISTS (SELECT 1 FROM {self._scratch} WHERE {key})"
+        return (
+            f"{self._inside}{self._and_living} AND NOT EXISTS (SELECT 1 FROM {self._scratch} WHERE"
+            f" {key})"
+        )
 
     def _delete(self, columns: ChunkColumns, expected: int) -> None:
         """Delete rows that aren't upstream, and rows that are there with other values."""
         deleted = 0
         if not self._asked.listed:
             deleted += self._session.execute(
-                f"DELETE FROM {self._target} WHERE {self._extra(columns)}"
+                f"UPDATE {self._target} SET {self._mark} = '{commit_time(self._asked.at_ts)}' WHERE"
+                f" {self._extra(columns)}"
+                if self._mark
+                else f"DELETE FROM {self._target} WHERE {self._extra(columns)}"
             )
         # From the chunk's rows to the table's, by the key: the table may be large.
         deleted += self._session.execute(
             f"DELETE {self._target} FROM {self._scratch} STRAIGHT_JOIN {self._target} ON"
-            f" {columns.keys_equal(self._scratch, self._target)} WHERE {_STATE_COLUMN} = {_DIFFERS}"
+            f" {columns.keys_equal(self._scratch, self._target)} WHERE {_STATE_COLUMN} ="
+            f" {_DIFFERS}{self._and_living}"
         )
         self._expect("removed", deleted, expected)
 
@@ -222,6 +234,12 @@ class ChunkWriter:
         """Add rows of the chunk; how many others went for it."""
         if not expected:
             return 0
+        if self._mark:  # rows that were deleted, and are there again
+            self._session.execute(
+                f"DELETE {self._target} FROM {self._scratch} STRAIGHT_JOIN {self._target} ON"
+                f" {columns.keys_equal(self._scratch, self._target)} WHERE ({which}) AND"
+                f" {self._mark} IS NOT NULL"
+            )
         may_displace = self._asked.is_whole and self._asked.how != MISSING
         names = columns.names()
         try:
@@ -244,11 +262,15 @@ class ChunkWriter:
     def _prove(self, columns: ChunkColumns) -> None:
         """Check that each row of the chunk is there, value by value, and no other in its range."""
         same = columns.same(self._target, self._scratch)
-        found = self._count(self._scratch, f"EXISTS (SELECT 1 FROM {self._target} WHERE {same})")
+        found = self._count(
+            self._scratch, f"EXISTS (SELECT 1 FROM {self._target} WHERE {same}{self._and_living})"
+        )
         self._expect("there in the end", found, self._rows)
         if not self._asked.listed:
             self._expect(
-                "in their range in the end", self._count(self._target, self._inside), self._rows
+                "in their range in the end",
+                self._count(self._target, f"{self._inside}{self._and_living}"),
+                self._rows,
             )
 
     # In it, without a key
@@ -287,6 +309,11 @@ class ChunkWriter:
     def _inside(self) -> str:
         """Return the condition of the rows that the chunk is about."""
         return f"({self._asked.condition})" if self._asked.condition else "1 = 1"
+
+    @property
+    def _and_living(self) -> str:
+        """Return what leaves out rows that are marked as deleted, behind another condition."""
+        return f" AND {self._mark} IS NULL" if self._mark else ""
 
     def _count(self, table: str, condition: str) -> int:
         return int(self._session.query(f"SELECT COUNT(*) FROM {table} WHERE {condition}")[0][0])

@@ -51,6 +51,17 @@ class DownstreamTable:
 
     @property
     def quoted(self) -> str:
+        """Return what stands behind FROM: the table, or its rows that aren't marked as deleted."""
+        mark = self.table.deletion_mark
+        if mark is not None:
+            return (
+                f"(SELECT * FROM {self._quoted_name} WHERE {quote_name(mark.name)} IS NULL) AS"
+                " `sluice living`"
+            )
+        return self._quoted_name
+
+    @property
+    def _quoted_name(self) -> str:
         return f"{quote_name(self.schema)}.{quote_name(self.name)}"
 
 

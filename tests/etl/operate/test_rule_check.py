@@ -168,3 +168,14 @@ def test_a_renamed_column_is_shown_under_both_names_and_judged_by_the_upstreams(
     taken = rule | {"rename": {"region": "amount"}}
     (problem,) = checked(columns=[taken]).problems
     assert "renames column region of d.orders to amount, which is the name of another" in problem
+
+
+def test_a_table_whose_deleted_rows_stay_is_shown_with_the_column_to_add() -> None:
+    rule = {"tables": ["d.orders"], "soft-delete": "gone"}
+    found = checked(columns=[rule])
+    assert found.lines[-1] == (
+        "  gone: added by [[filter.columns]] 1 (soft-delete gone), as DATETIME(3) NULL: when the"
+        " row was deleted, in UTC"
+    )
+    (problem,) = checked(columns=[rule | {"soft-delete": "REGION"}]).problems
+    assert "in column REGION: the table has a column of this name" in problem

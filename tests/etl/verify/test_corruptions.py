@@ -55,7 +55,9 @@ def repaired(replica: Replica, wrong: dict[str, RowDiff]) -> tuple[int, int]:
     session = MySQLSession(replica.server.downstream)
     session.connect()
     try:
-        repairs = [table_repair(session, one, name) for name, one in wrong.items()]
+        repairs = [
+            table_repair(session, one, name, replica.known.ts) for name, one in wrong.items()
+        ]
     finally:
         session.close()
     return run(replica, repairs)
