@@ -86,7 +86,9 @@ _layout_cache = _LayoutCache()
 
 def detail_to_text(detail: StepDetail) -> str:
     """Return the JSON of a detail."""
-    if isinstance(detail, RowsDetail) and not (detail.safe or detail.absent or detail.source):
+    if isinstance(detail, RowsDetail) and not (
+        detail.safe or detail.absent or detail.source or detail.keeps_deleted
+    ):
         head = f"{_FIRST_TS}{detail.first_ts}"
         if detail.worker is not None:
             head += f',"worker":{detail.worker}'

@@ -65,6 +65,8 @@ class RowsDetail(StepDetail):
     """The upstream's name of a table that is merged with others downstream."""
     worker: int | None = None
     """The session that executes it, by the planner `groups`."""
+    keeps_deleted: bool = False
+    """Set if rows stay that are gone upstream, so no key but the primary one may be unique."""
 
 
 @dataclass(frozen=True, slots=True)

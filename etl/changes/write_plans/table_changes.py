@@ -204,15 +204,24 @@ class TableChanges(ReducedTable):
                     replaces=chunk.rows if replaces else 0,
                     keys=keys,
                     warnings=chunk.warnings,
+                    keeps_deleted=self._keeps_deleted,
                 )
                 yield self._step(detail, chunk.rows, chunk.payload)
                 started = time.perf_counter()
 
     def _delete_step(self, rows: int, payload: bytes, listed: ListedRows | None = None) -> Step:
-        lenient = self._safe or self._partial
-        return self._step(
-            DeleteDetail(self.first_ts, lenient, source=self.source, listed=listed), rows, payload
+        detail = DeleteDetail(
+            self.first_ts,
+            self._safe or self._partial,
+            source=self.source,
+            keeps_deleted=self._keeps_deleted,
+            listed=listed,
         )
+        return self._step(detail, rows, payload)
+
+    @property
+    def _keeps_deleted(self) -> bool:
+        return self.table.deletion_mark is not None
 
     def _step(self, detail: RowsDetail, rows: int, payload: object) -> Step:
         return Step(detail, self.last_ts, self.table.schema_name, self.table.name, rows, 0, payload)

@@ -31,6 +31,10 @@ from sluice.tidb.folded import folded
 
 _MAX_SHOWN = 3
 _BEFORE_TABLE = "sluice_before"
+_UNIQUE_KEYS = (
+    "SELECT DISTINCT INDEX_NAME FROM information_schema.STATISTICS WHERE TABLE_SCHEMA = %s AND"
+    " TABLE_NAME = %s AND NON_UNIQUE = 0 AND INDEX_NAME <> 'PRIMARY' ORDER BY INDEX_NAME"
+)
 
 
 class WriteExecutor:
@@ -169,7 +173,23 @@ class WriteExecutor:
                     " Nothing was written to it.",
                     "ALTER TABLE ... ENGINE = InnoDB there",
                 )
+            if new[name].detail_of(RowsDetail).keeps_deleted:
+                self._check_unique_keys(new[name])
             self._session.known_tables.add(name)
+
+    def _check_unique_keys(self, step: Step) -> None:
+        """Check that no unique key would have a row take the place of one marked as deleted."""
+        found = self._session.query(_UNIQUE_KEYS, (step.schema, step.table))
+        if found:
+            name = str(found[0][0])
+            raise DownstreamError(
+                server_errors.UNFIT,
+                f"table {step.full_name} on {self._session.address} has the unique key {name}, and"
+                " [[filter.columns]] soft-delete has deleted rows keep their values: living ones"
+                " would remove them. Nothing was written to it.",
+                f"make it an ordinary index: ALTER TABLE {step.full_name} DROP INDEX"
+                f" {quote_name(name)}, ADD INDEX {quote_name(name)} (...)",
+            )
 
     def _delete(self, step: Step, *, safe: bool) -> None:
         listed = step.detail_of(DeleteDetail).listed

@@ -227,6 +227,23 @@ def test_an_upstream_column_of_that_name_and_a_lost_key_stop_before_they_run(
     assert names(mariadb) == ["id", "a", "u", "gone"]
 
 
+def test_a_unique_key_that_is_there_already_stops_before_a_row_is_written(
+    mariadb: MariaDBServer, tmp_path: Path
+) -> None:
+    story = story_of(mariadb, tmp_path)
+    apply(story, settings_of(story))
+    story.insert(PEOPLE, {"id": 1, "a": "x", "u": 1})
+    with mariadb.connect() as connection, connection.cursor() as cursor:
+        cursor.execute("ALTER TABLE d.t ADD COLUMN gone DATETIME(3)")
+    with pytest.raises(SluiceError, match=r"d\.t on .* has the unique key u2, and"):
+        apply(story, settings_of(story, RULE))
+    assert story.rows("t") == []
+    with mariadb.connect() as connection, connection.cursor() as cursor:
+        cursor.execute("ALTER TABLE d.t DROP INDEX u2, ADD INDEX u2 (u)")
+    apply(story, settings_of(story, RULE))
+    assert story.rows("t") == [(1, "x", 1, None)]
+
+
 def test_a_merged_table_keeps_no_deleted_rows(mariadb: MariaDBServer, tmp_path: Path) -> None:
     routes = Routes((Route("d", "t*", "d", "all", "[[route]] 1"),))
     story = story_of(mariadb, tmp_path)

@@ -20,6 +20,7 @@ ROWS = {
     "absent": st.booleans(),
     "source": st.sampled_from(["", 'a","layout":{}']),
     "worker": st.none() | st.integers(0, 9),
+    "keeps_deleted": st.booleans(),
 }
 LISTED = st.builds(
     ListedRows, st.lists(st.integers(0)).map(tuple), st.lists(st.integers(0)).map(tuple), LAYOUTS
