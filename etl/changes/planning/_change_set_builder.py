@@ -59,7 +59,8 @@ class ChangeSetBuilder:
         self._time_zone = options.time_zone
         self._message_format = options.message_format
         self._has_masks = options.filters.masking_rule is not None
-        self._keeps_deleted = options.filters.keeps_deleted_rows
+        # What is asked for the newest images of rows wants to know which are gone.
+        self._keeps_deleted = options.filters.keeps_deleted_rows and self.loads_rows
         self._timings = timings
         self._tables_under_repair = batch.tables_under_repair
         self._after_ts = batch.after_ts
@@ -277,7 +278,8 @@ class ChangeSetBuilder:
                 moved.update(selected.moved)
                 places = selected.places
                 counts = _kind_counts(kinds, places, selected.moved)
-            moved.update(mark_deletes(found.table, table, places, moved))
+            if self._keeps_deleted:
+                moved.update(mark_deletes(found.table, table, places, moved))
             if found.source:
                 sources[table_id] = found.source
             if len(places) or table_id in taken_back:
