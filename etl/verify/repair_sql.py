@@ -125,7 +125,7 @@ class RepairStatements:
         assert mark is not None
         return (
             f"UPDATE {quote_table(self.place)} SET {quote_name(mark.name)} ="
-            f" '{commit_time(self.ts)}' WHERE "
+            f" {literal(commit_time(self.ts))} WHERE "
         ).encode()
 
     def _conditions(self) -> list[bytes]:

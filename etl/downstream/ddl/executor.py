@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from sluice.errors import SluiceError
 from sluice.etl.changes import server_errors
-from sluice.etl.changes.formats.sql_text import quote_name, quote_table
+from sluice.etl.changes.formats.sql_text import literal, quote_name, quote_table
 from sluice.etl.changes.formats.table_fallbacks import (
     Fallback,
     describe_fallback,
@@ -378,10 +378,9 @@ class DdlExecutor:
 
     def _mark_all(self, table: Table, mark: Column, commit_ts: int) -> None:
         """Mark all rows as deleted that aren't yet: what an interrupted run has done stays."""
-        name = quote_name(mark.name)
+        name, when = quote_name(mark.name), literal(commit_time(commit_ts))
         self._session.execute(
-            f"UPDATE {quote_table(table)} SET {name} = '{commit_time(commit_ts)}' WHERE {name} IS"
-            " NULL"
+            f"UPDATE {quote_table(table)} SET {name} = {when} WHERE {name} IS NULL"
         )
 
     def _exchange(self, ddl: ScopedDdl) -> list[str]:

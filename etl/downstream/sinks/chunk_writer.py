@@ -14,7 +14,7 @@ from typing import Any
 
 from sluice.etl.changes import server_errors
 from sluice.etl.changes.formats.layout import LoadLayout
-from sluice.etl.changes.formats.sql_text import quote_name, quote_table
+from sluice.etl.changes.formats.sql_text import literal, quote_name, quote_table
 from sluice.etl.changes.rules import commit_time
 from sluice.etl.changes.steps import HoldAsBytes, Step
 from sluice.etl.downstream import (
@@ -216,12 +216,13 @@ class ChunkWriter:
         """Delete rows that aren't upstream, and rows that are there with other values."""
         deleted = 0
         if not self._asked.listed:
-            deleted += self._session.execute(
-                f"UPDATE {self._target} SET {self._mark} = '{commit_time(self._asked.at_ts)}' WHERE"
-                f" {self._extra(columns)}"
+            when = literal(commit_time(self._asked.at_ts))
+            verb = (
+                f"UPDATE {self._target} SET {self._mark} = {when}"
                 if self._mark
-                else f"DELETE FROM {self._target} WHERE {self._extra(columns)}"
+                else f"DELETE FROM {self._target}"
             )
+            deleted += self._session.execute(f"{verb} WHERE {self._extra(columns)}")
         # From the chunk's rows to the table's, by the key: the table may be large.
         deleted += self._session.execute(
             f"DELETE {self._target} FROM {self._scratch} STRAIGHT_JOIN {self._target} ON"
