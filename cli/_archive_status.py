@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from sluice.etl.display_units import format_duration, format_size
+from sluice.etl.display_units import counted, format_duration, format_size
 from sluice.tidb import tso
 
 if TYPE_CHECKING:
@@ -39,28 +39,34 @@ def _range(status: ArchiveStatus) -> Iterator[str]:
             " fills it"
         )
         return
-    if not status.snapshots and not status.tables:
-        yield "restorable  nothing yet: there is no snapshot; `sluice snapshot make` makes one"
-        return
-    late = tso.ms_between(status.hi, status.landed_ts) / 1000
-    # A relay log that begins with the cluster begins at 0, which is no time.
-    spans = status.whole_from_ts and tso.ms_between(status.whole_from_ts, status.landed_ts)
+    for one in status.restorable:
+        yield (
+            f"restorable  every moment from {_moment(one.from_ts)} to"
+            f" {_moment(one.until_ts)}"
+            f" ({format_duration(tso.ms_between(one.from_ts, one.until_ts) / 1000)})"
+        )
+    if status.unknown:
+        yield (
+            f"NOT NOW     {counted(len(status.unknown), 'table')} can't be restored as of"
+            f" {_moment(status.hi)}, so a restore of all is refused; `sluice snapshot make` makes a"
+            " snapshot"
+        )
+    elif not status.whole_from_ts:
+        yield "restorable  nothing now: there is no table"
+    late = max(tso.ms_between(status.hi, status.landed_ts) / 1000, 0)
     yield (
-        f"restorable  every moment from {_moment(status.whole_from_ts)} to"
-        f" {_moment(status.landed_ts)}{f' ({format_duration(spans / 1000)})' if spans else ''}"
+        f"            archived through {_moment(status.hi)}, {format_duration(late)} behind what is"
+        " landed"
     )
-    yield (
-        f"            archived through {_moment(status.hi)}, {format_duration(max(late, 0))} behind"
-        " what is landed"
-    )
-    if status.promised_ts > status.lo:
+    if status.promised_ts > status.whole_from_ts:
         yield f"            what is before {_moment(status.promised_ts)} may go at any time"
 
 
 def _tables(status: ArchiveStatus, *, every_table: bool) -> Iterator[str]:
     apart = [table for table in status.tables if every_table or _is_special(status, table)]
+    since = "as above" if status.whole_from_ts else "for some moments"
     if not every_table and len(status.tables) > len(apart):
-        yield f"tables      {len(status.tables) - len(apart):,} as above; --tables lists them"
+        yield f"tables      {len(status.tables) - len(apart):,} {since}; --tables lists them"
     for table in apart[: None if every_table else _MAX_SHOWN]:
         since = f"since the snapshot {table.snapshot}" if table.snapshot else "since it was created"
         until = (
@@ -69,11 +75,11 @@ def _tables(status: ArchiveStatus, *, every_table: bool) -> Iterator[str]:
             else ""
         )
         yield f"  {table.name:<30} from {_moment(table.from_ts)}, {since}{until}"
-    for unknown in status.unknown[:_MAX_SHOWN]:
-        yield (
-            f"  {unknown.name:<30} at no moment: {unknown.changes:,} changes are archived, and no"
-            " snapshot holds what was there before; `sluice snapshot make` makes one"
-        )
+    for unknown in status.unknown[: None if every_table else _MAX_SHOWN]:
+        changes = counted(unknown.changes, "change")
+        yield f"  {unknown.name:<30} not now: {unknown.why}; {changes} archived"
+    if not every_table and len(status.unknown) > _MAX_SHOWN:
+        yield f"  and {len(status.unknown) - _MAX_SHOWN:,} more; --tables lists them"
 
 
 def _is_special(status: ArchiveStatus, table: Any) -> bool:
@@ -83,8 +89,8 @@ def _is_special(status: ArchiveStatus, table: Any) -> bool:
 def _snapshots(status: ArchiveStatus) -> Iterator[str]:
     for snapshot in status.snapshots:
         yield (
-            f"snapshot        {snapshot['id']}: {snapshot['tables']:,} tables,"
-            f" {snapshot['rows']:,} rows, {format_size(snapshot['bytes'])}, as of"
+            f"snapshot        {snapshot['id']}: {counted(snapshot['tables'], 'table')},"
+            f" {counted(snapshot['rows'], 'row')}, {format_size(snapshot['bytes'])}, as of"
             f" {_moment(snapshot['ts'])}, from {snapshot['made_from']}"
         )
 
@@ -135,7 +141,7 @@ def _drill(status: ArchiveStatus) -> Iterator[str]:
     when = tso.time_text(tso.compose(status.drill["since_ms"]))
     if status.drill["state"] == "done":
         yield (
-            f"drill       {when}: {result.get('tables', 0)} tables as of"
+            f"drill       {when}: {counted(result.get('tables', 0), 'table')} as of"
             f" {_moment(int(result.get('ts', 0)))}, restored and right in"
             f" {format_duration(float(result.get('seconds', 0.0)))}"
         )

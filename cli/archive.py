@@ -44,7 +44,8 @@ def command() -> None:
 def status(ctx: click.Context, *, every_table: bool, config: str | None, as_json: bool) -> int:
     """Show the restorable time range per table, gaps and their cause, disk usage and its forecast.
 
-    Exit code 1 if there is a gap or damage, or a task of the DAG `archive` has stopped.
+    Exit code 1 if there is a gap or damage, a table that can't be restored now, or if a task of the
+    DAG `archive` has stopped.
     """
     from sluice.cli._archive_status import lines
     from sluice.etl.history.retain import archive_status
@@ -55,7 +56,7 @@ def status(ctx: click.Context, *, every_table: bool, config: str | None, as_json
         if as_json
         else "\n".join(lines(found, every_table=every_table))
     )
-    return 1 if found.holes or found.faults or found.failures else 0
+    return 1 if found.holes or found.faults or found.failures or found.unknown else 0
 
 
 @command.command("run")

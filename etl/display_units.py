@@ -1,16 +1,21 @@
-"""Format bytes, seconds and values for people."""
+"""Format counts, bytes, seconds and values for people."""
 
 from __future__ import annotations
 
 _UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 
 
-def format_size(count: float) -> str:
+def counted(number: int, one: str, many: str = "") -> str:
+    """Format a number of things: ``1 table``, ``1,200 rows``; `many`: a plural without plain s."""
+    return f"{number:,} {one if number == 1 else many or f'{one}s'}"
+
+
+def format_size(size: float) -> str:
     """Format a number of bytes: ``0 B``, ``4.2 kB``, ``1,234.5 TB``."""
     power = 0
-    while count >= 999.95 and power < len(_UNITS) - 1:
-        count, power = count / 1000, power + 1
-    return f"{count:,.0f} {_UNITS[0]}" if power == 0 else f"{count:,.1f} {_UNITS[power]}"
+    while size >= 999.95 and power < len(_UNITS) - 1:
+        size, power = size / 1000, power + 1
+    return f"{size:,.0f} {_UNITS[0]}" if power == 0 else f"{size:,.1f} {_UNITS[power]}"
 
 
 def format_duration(seconds: float) -> str:

@@ -46,16 +46,18 @@ async def time(
 
 def _document(found: ArchiveStatus, find: str) -> dict[str, Any]:
     wanted = [table for table in found.tables if find.lower() in table.name.lower()]
-    since = _since(found)
-    tables = {name: getattr(found, name) for name in ("unknown", "holes", "faults", "snapshots")}
+    tables = {
+        name: getattr(found, name)
+        for name in ("unknown", "holes", "faults", "snapshots", "restorable")
+    }
     return {
         "url": found.url,
-        "lo": found.lo or since,
+        "lo": found.lo or found.whole_from_ts,
         "hi": found.hi,
         "landed_ts": found.landed_ts,
         "keep": found.keep,
         "promised_ts": found.promised_ts,
-        "whole_from_ts": since,
+        "whole_from_ts": found.whole_from_ts,
         "held_by": found.held_by,
         "spaces": {name: asdict(space) for name, space in found.spaces.items()},
         "disks": [asdict(disk) for disk in found.disks],
@@ -66,16 +68,6 @@ def _document(found: ArchiveStatus, find: str) -> dict[str, Any]:
             name: [_plain(each) for each in some[:_MAX_GAPS_SHOWN]] for name, some in tables.items()
         },
     }
-
-
-def _since(found: ArchiveStatus) -> int:
-    """Return from when on every table can be restored, TSO, 0 if none can.
-
-    An archive from the very beginning needs no snapshot: its first table was made then.
-    """
-    if found.whole_from_ts or found.lo or not found.hi or found.unknown:
-        return found.whole_from_ts
-    return min((table.from_ts for table in found.tables), default=0)
 
 
 def _plain(value: Any) -> Any:

@@ -9,10 +9,11 @@ from sluice.etl.changes.rules import Filter
 from sluice.etl.history.clear_values import check_clear_values
 from sluice.etl.restore.errors import RestoreError
 from sluice.etl.restore.files_folder import missing_folders, read_manifest
-from sluice.etl.restore.lineage import RestoreGroup, TableLineage, unmatched
+from sluice.etl.restore.lineage import TableLineage, unmatched
 from sluice.etl.restore.plan import whole_table_notes
 from sluice.etl.restore.request import FilesRequest
 from sluice.etl.restore.sources import LogExtent, RestoreSources
+from sluice.etl.restore.unknown_rows import RequestedTables
 from sluice.etl.settings import Settings
 from sluice.relay.jobs import with_landed_end
 from sluice.relay.json_codec import JsonDocument
@@ -81,10 +82,11 @@ def _plan_from(
 ) -> tuple[FilesPlan, bool]:
     """Return the plan, and whether the snapshot lacks something: an older one may not."""
     lineage = past.lineage()
-    family = lineage.family(request.tables)
+    found = RequestedTables.find(lineage, past, request.tables, filters)
+    family = found.family
     names = tuple(table.full_name for table in family.asked)
     held = {table.full_name: table.rows for table in past.snapshot.tables} if past.snapshot else {}
-    problems = _problems(lineage, family, request)
+    problems = _problems(lineage, found, past, request)
     begun = False
     try:
         begun = read_manifest(request, names) is not None
@@ -101,20 +103,22 @@ def _plan_from(
         (*problems, *hindered),
         begun,
         missing_folders(request.folder),
-        tuple(whole_table_notes(filters, family.asked)),
+        (*whole_table_notes(filters, family.asked), *found.notes),
     )
     return plan, bool(problems)
 
 
-def _problems(lineage: TableLineage, family: RestoreGroup, request: FilesRequest) -> list[str]:
+def _problems(
+    lineage: TableLineage, requested: RequestedTables, past: RestoreSources, request: FilesRequest
+) -> list[str]:
     found = [*lineage.problems]
     known = [table.full_name for table in lineage.now.values()]
     found += [
         f"{glob}: no table had such a name then{suggestion(glob, known)}"
-        for glob in unmatched(request.tables, family)
+        for glob in unmatched(request.tables, requested.family)
     ]
-    found += [
-        f"{lineage.unknown[i].full_name}: no snapshot holds its rows"
-        for i in sorted(family.ids & lineage.unknown.keys())
-    ]
+    if lost := requested.problem(past):
+        found.append(lost)
+    if not requested.family.asked and not found:
+        found.append(f"there was no table at {tso.text(request.until)}")
     return found

@@ -9,7 +9,7 @@ requested are removed in the end.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from sluice.etl.changes.formats.ddl_partitions import plain_name
@@ -126,9 +126,16 @@ class TableLineage:
         for table in tables:
             self._names[table.id].add((table.schema_name, table.name))
 
-    def family(self, globs: Sequence[str]) -> RestoreGroup:
-        """Return the tables that fit one of the globs now (() for all), and what they need."""
-        wanted = [table for table in self.now.values() if _matches_any(table, globs)]
+    def family(self, globs: Sequence[str], without: Container[int] = ()) -> RestoreGroup:
+        """Return the tables that fit one of the globs now (() for all), and what they need.
+
+        `without`: ids of tables that don't count as asked for.
+        """
+        wanted = [
+            table
+            for table in self.now.values()
+            if table.id not in without and _matches_any(table, globs)
+        ]
         asked = [table for table in wanted if table.is_base_table]
         ids = self._related_tables({table.id for table in asked})
         return RestoreGroup(

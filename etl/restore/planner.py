@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from sluice.etl.changes.formats.table_fallbacks import columns_lacking_in_snapshot
 from sluice.etl.copy.definitions import SourceSchema
-from sluice.etl.copy.plan import CopyPlan, make_copy_plan
+from sluice.etl.copy.plan import CopyPlan, PlannedTable, make_copy_plan
 from sluice.etl.downstream import is_same_server, open_session
 from sluice.etl.history.clear_values import check_clear_values
-from sluice.etl.restore.emptied_tables import emptied_tables, overridden_commits
+from sluice.etl.restore.emptied_tables import overridden_commits
 from sluice.etl.restore.errors import RestoreError
 from sluice.etl.restore.estimate import TimeEstimate
 from sluice.etl.restore.lineage import (
@@ -24,10 +24,12 @@ from sluice.etl.restore.plan import RestoreCost, RestorePlan, whole_table_notes
 from sluice.etl.restore.request import RestoreRequest
 from sluice.etl.restore.sources import RestoreSources
 from sluice.etl.restore.target_inspection import TargetState, inspect_target
+from sluice.etl.restore.unknown_rows import RequestedTables
 from sluice.etl.settings import Settings
 from sluice.relay.jobs import Jobs, with_landed_end
 from sluice.tidb import tso
 from sluice.tidb.folded import folded
+from sluice.tidb.schema import Table
 from sluice.tidb.table_name import abbreviate, exactly, fits, full_name, suggestion
 
 __all__ = ["plan_restore"]
@@ -77,12 +79,17 @@ class _RestorePlanner:
                 " database"
             )
         lineage = past.lineage()
-        family = lineage.family(request.tables)
-        self._notes += whole_table_notes(self._settings.filters, family.asked)
-        self._without_rows = emptied_tables(
-            family, overridden_commits(self._settings, past.since, request.until)
+        found = RequestedTables.find(
+            lineage,
+            past,
+            request.tables,
+            self._settings.rules.filters,
+            overridden_commits(self._settings, past.since, request.until),
         )
-        self._inspect(family, lineage)
+        family = found.family
+        self._notes += (*whole_table_notes(self._settings.filters, family.asked), *found.notes)
+        self._without_rows = found.without_rows
+        self._inspect(found, lineage)
         self._schemas = {table.schema_name for table in lineage.now.values()}
         own = request.settings(self._settings, "-", family.names)
         targets = self._targets(family)
@@ -96,7 +103,7 @@ class _RestorePlanner:
                 f"{own.downstream.user}@{own.downstream.host}:{own.downstream.port},"
                 f" {_databases(request, family)}"
             ),
-            copy=self._copy(family, own),
+            copy=_with_empty(self._copy(family, own), found.made, own),
             asked=family.asked,
             others=family.others,
             schemas=tuple(lineage.schemas.values()),
@@ -119,35 +126,30 @@ class _RestorePlanner:
 
     # What is asked for
 
-    def _inspect(self, family: RestoreGroup, lineage: TableLineage) -> None:
+    def _inspect(self, found: RequestedTables, lineage: TableLineage) -> None:
+        family = found.family
         self._problems += lineage.problems
         for glob in unmatched(self._request.tables, family):
             self._problems.append(
                 f"--table {glob}: no table had such a name at {tso.text(self._request.until)}"
                 f"{suggestion(glob, (t.full_name for t in lineage.now.values()))}"
             )
+        self.is_snapshot_lacking |= bool(found.lost or unmatched(self._request.tables, family))
+        if lost := found.problem(self._sources):
+            self._problems.append(lost)
         if not family.asked and not self._problems:
             self._problems.append(f"there was no table at {tso.text(self._request.until)}")
-        lost = sorted(lineage.unknown[i].full_name for i in family.ids & lineage.unknown.keys())
-        self.is_snapshot_lacking |= bool(lost or unmatched(self._request.tables, family))
-        if lost:
-            where = (
-                f"the snapshot {self._sources.snapshot.id} doesn't hold them"
-                if self._sources.snapshot
-                else "there is no snapshot"
-            )
-            self._problems.append(
-                f"{abbreviate(lost)}: there before {tso.text(self._sources.since)}, and {where},"
-                " so their rows are unknown: leave them out with --table, or make a snapshot"
-                " (`sluice snapshot make`) and take a moment after it"
-            )
         for table, others in missing_references(family).items():
             self._notes.append(
                 f"{table} has foreign keys to {abbreviate(others)}, which isn't restored with it"
             )
         asked = {table.id for table in family.asked}
         empty = sorted(
-            {table.full_name for table in family.begun if table.id in self._without_rows}
+            {
+                table.full_name
+                for table in (*family.begun, *found.made)
+                if table.id in self._without_rows
+            }
         )
         if empty:
             self._notes.append(
@@ -267,6 +269,15 @@ def _snapshot_size(plan: RestorePlan, past: RestoreSources) -> tuple[int, int]:
         planned.table for planned in plan.copy.tables if planned.table.id not in plan.without_rows
     )
     return sum(rows.get((table.schema_name, table.name), 0) for table in loaded), plan.copy.bytes
+
+
+def _with_empty(plan: CopyPlan, tables: Sequence[Table], own: Settings) -> CopyPlan:
+    """Return the plan with tables to be made that the source doesn't hold."""
+    made = []
+    for table in tables:
+        target = own.routes.target(table.schema_name, table.name)
+        made.append(PlannedTable(table, target.schema, target.table, target.is_merged, 0))
+    return replace(plan, tables=(*plan.tables, *made))
 
 
 def _databases(request: RestoreRequest, family: RestoreGroup) -> str:

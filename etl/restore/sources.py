@@ -9,6 +9,9 @@ from typing import Self, TypeVar
 
 from sluice.etl.copy.snapshot_source import SnapshotSource
 from sluice.etl.history.history_log import HistoryLog
+from sluice.etl.history.retain.archive_view import ArchiveView
+from sluice.etl.history.retain.catalogue_summary import SnapshotSummary
+from sluice.etl.history.retain.table_events import ReadStart
 from sluice.etl.restore.errors import RestoreError
 from sluice.etl.restore.lineage import TableLineage
 from sluice.etl.settings import Settings
@@ -38,7 +41,8 @@ class LogExtent:
 class RestoreSources:
     """The archive, and what is landed and not archived yet, up to `until` (TSO).
 
-    `oldest`: where the archive begins; `archived`: where it ends, `oldest` if it is empty.
+    `oldest`: where the archive begins; `archived`: where it ends, `oldest` if it is empty. `view`:
+    what it holds and promises.
     """
 
     archive: Archive
@@ -48,6 +52,7 @@ class RestoreSources:
     oldest: int
     archived: int
     snapshot: ArchiveSnapshot | None
+    view: ArchiveView
 
     @classmethod
     def open(cls, settings: Settings, until: int, snapshot: str | None = None) -> Self:
@@ -68,9 +73,10 @@ class RestoreSources:
                 f" {tso.text(log.last)} is there"
             )
         oldest = begins.lo
+        view = ArchiveView.load(settings)
         snapshots = SnapshotStore(archive.storage)
         if snapshot is None:
-            found = snapshots.latest(until)
+            found = _latest(view, until)
             if found is not None and found.ts < oldest and until > found.ts:
                 found = None  # what came after it is gone
         else:
@@ -81,7 +87,8 @@ class RestoreSources:
                 f" snapshot before {tso.text(until)}: `sluice archive status` shows the restorable"
                 " range"
             )
-        return cls(archive, log, until, begins.cluster_id, oldest, log.archived[1] or oldest, found)
+        end = log.archived[1] or oldest
+        return cls(archive, log, until, begins.cluster_id, oldest, end, found, view)
 
     def before(self) -> Self | None:
         """Return the same sources from the snapshot before.
@@ -90,7 +97,7 @@ class RestoreSources:
         """
         if self.snapshot is None:
             return None
-        older = SnapshotStore(self.archive.storage).latest(self.snapshot.ts - 1)
+        older = _latest(self.view, self.snapshot.ts, before=self.snapshot.id)
         return replace(
             self, snapshot=older if older is not None and older.ts >= self.oldest else None
         )
@@ -140,6 +147,24 @@ class RestoreSources:
             return TableLineage(self.since, self.oldest, problems=[str(error)])
         return made
 
+    def lacking(self, lineage: TableLineage) -> dict[int, str]:
+        """Return the tables at the moment whose rows can't be known from here: names by id.
+
+        As `sluice.etl.history.retain.promise` has it, with the lineage's DDL behind the archive.
+        Raises relay errors, OSError.
+        """
+        promise, facts = self.view.promise, self.view.facts
+        if promise is None or facts is None or self.since < facts.lo:
+            return {}
+        start = ReadStart(self.since)
+        if self.snapshot is not None:  # a planner looks at values of columns that it lacks
+            known = SnapshotSummary.from_snapshot(self.snapshot)
+            start = ReadStart(known.ts, known.tables, known.id)
+        found = promise.lacking(start, max(start.ts, min(self.until, facts.hi)))
+        later = (ddl.effect.tables for ddl in lineage.ddls if ddl.commit_ts > facts.hi)
+        gone = {i for tables in later for i, table in tables.items() if table is None}
+        return {i: name for i, name in found.items() if i not in gone}
+
     def windows(self) -> Iterator[WindowRecord]:
         """Yield the windows through the moment; those not archived yet, as they are landed."""
         return self._windows(self.since)
@@ -181,3 +206,14 @@ class RestoreSources:
         return itertools.chain.from_iterable(
             part.windows() for part in self.log.ranges(since, self.until)
         )
+
+
+def _latest(view: ArchiveView, through_ts: int, before: str = "") -> ArchiveSnapshot | None:
+    """Return the latest snapshot of then or earlier; those that can't be read are passed over.
+
+    `before`: only those that are older than this one (id), or of the same moment and before it.
+    """
+    found = [
+        one.id for one in view.snapshots if one.ts <= through_ts and (not before or one.id < before)
+    ]
+    return SnapshotStore(view.archive.storage).get(max(found)) if found else None

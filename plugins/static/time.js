@@ -54,9 +54,9 @@ function promise({ promised_ts, whole_from_ts, landed_ts, hi, keep, held_by }) {
     "dl",
     { class: "facts", id: "promise" },
     whole
-      ? figure("Every table can be restored since", when(whole), [`any moment of ${span(landed - whole)}, through `, when(landed)])
-      : figure("Every table can be restored", "not yet", "a snapshot is needed: all tables as of one moment"),
-    figure("Stays so for moments since", when(tsoMs(promised_ts) || whole), held_by ? `what keeps the oldest part: ${held_by}` : keep.keep ? `kept for ${keep.keep}` : "kept for ever"),
+      ? figure("Every table can be restored since", when(whole), [`any moment of ${span(tsoMs(hi) - whole)}, through `, when(tsoMs(hi))])
+      : figure("Every table can be restored", "not now", "a snapshot is needed: all tables as of one moment"),
+    figure("Stays so for moments since", whole ? when(tsoMs(promised_ts)) : "none now", held_by ? `what keeps the oldest part: ${held_by}` : keep.keep ? `kept for ${keep.keep}` : "kept for ever"),
     figure("Archived through", when(tsoMs(hi)), landed > tsoMs(hi) ? `${span(landed - tsoMs(hi))} more are in the relay log` : "all that is landed"),
   );
 }
@@ -147,7 +147,7 @@ function troubles({ holes, faults, unknown }) {
       {},
       holes.map((hole) => h("li", {}, h("strong", {}, when(tsoMs(hole.lo)), " – ", when(tsoMs(hole.hi)), " is missing: "), hole.why)),
       faults.map((fault) => h("li", {}, fault)),
-      unknown.length > 0 && h("li", {}, `${many(unknown.length, "table")} can't be restored yet, as no snapshot holds what was there before: ${unknown.slice(0, 5).map((table) => table.name).join(", ")}${unknown.length > 5 ? " …" : ""}. A snapshot helps.`),
+      unknown.length > 0 && h("li", {}, `${many(unknown.length, "table")} can't be restored now: ${unknown.slice(0, 5).map((table) => `${table.name} (${table.why})`).join(", ")}${unknown.length > 5 ? ` and ${count(unknown.length - 5)} more` : ""}. A snapshot helps.`),
     ),
   );
 }

@@ -15,7 +15,7 @@ export function timeBar({ found, from, to, at, width, choose }) {
     const wide = Math.max(kind === "hole" ? 3 : 0, x(hi) - left);
     return hi > from && lo < to && wide > 0 ? s("rect", { class: `piece ${kind}`, x: left, y: TOP, width: wide, height: THICK }, s("title", {}, title)) : null;
   };
-  const [lo, hi, whole, landed] = [found.lo, found.hi, found.whole_from_ts, found.landed_ts].map(tsoMs);
+  const [lo, hi, landed] = [found.lo, found.hi, found.landed_ts].map(tsoMs);
   const svg = s(
     "svg",
     { id: "time-bar", class: "timebar", width, height: HEIGHT, viewBox: `0 0 ${width} ${HEIGHT}`, role: "img", "aria-label": inWords(found) },
@@ -24,8 +24,8 @@ export function timeBar({ found, from, to, at, width, choose }) {
       "g",
       { "clip-path": "url(#time-clip)" },
       s("rect", { class: "piece nothing", x: 0, y: TOP, width, height: THICK }),
-      piece("part", lo, whole || hi, "Tables that were there all the time since, or were made since, can be restored"),
-      whole > 0 && piece("whole", whole, hi, "Every table can be restored"),
+      piece("part", lo, hi, "Tables that were there all the time since, or were made since, can be restored"),
+      wholes(found).map(([since, until]) => piece("whole", since, until, "Every table can be restored")),
       piece("landed", hi, landed, "Landed, and not archived yet"),
       found.holes.map((hole) => piece("hole", tsoMs(hole.lo), tsoMs(hole.hi), `Missing: ${hole.why}`)),
     ),
@@ -66,13 +66,16 @@ function point(figure, ms, { found, x, width }) {
   tip.style.right = right ? `${width - x(ms) + 10}px` : "";
 }
 
+// The moments at which a restore of all tables is accepted.
+const wholes = ({ restorable }) => (restorable ?? []).map((range) => [tsoMs(range.from_ts), tsoMs(range.until_ts)]);
+
 function stateAt(found, ms) {
-  const [lo, hi, whole, landed] = [found.lo, found.hi, found.whole_from_ts, found.landed_ts].map(tsoMs);
+  const [lo, hi, landed] = [found.lo, found.hi, found.landed_ts].map(tsoMs);
   const hole = found.holes.find((each) => ms > tsoMs(each.lo) && ms <= tsoMs(each.hi));
   if (hole) return "missing";
   if (ms > landed) return "not landed yet";
   if (ms > hi) return "landed, not archived yet";
-  if (whole && ms >= whole) return "every table";
+  if (wholes(found).some(([since, until]) => ms >= since && ms <= until)) return "every table";
   return ms >= lo ? "some tables" : "nothing is kept";
 }
 
@@ -87,5 +90,5 @@ export function lineAt(found, ms) {
 
 function inWords(found) {
   const whole = tsoMs(found.whole_from_ts);
-  return whole ? `Every table can be restored from ${moment(whole)} to ${moment(tsoMs(found.landed_ts))}, with ${found.holes.length} holes` : "No moment can be restored whole yet";
+  return whole ? `Every table can be restored from ${moment(whole)} to ${moment(tsoMs(found.hi))}, with ${found.holes.length} holes` : "Not every table can be restored now";
 }

@@ -28,13 +28,16 @@ class TableRange:
     snapshot: str
 
 
-def table_ranges(facts: ArchiveInventory) -> list[TableRange]:
+def table_ranges(facts: ArchiveInventory, *, is_whole: bool = True) -> list[TableRange]:
     """Return every table that can be restored at some moment, by name and time.
 
-    One that TRUNCATE or PARTITION BY gave another id is one table.
+    One that TRUNCATE or PARTITION BY gave another id is one table. `is_whole`: a restore may begin
+    where the chain does.
     """
     found: list[TableRange] = []
-    for life in sorted(_id_ranges(facts), key=lambda life: (life.name, life.from_ts)):
+    for life in sorted(
+        _id_ranges(facts, is_whole=is_whole), key=lambda life: (life.name, life.from_ts)
+    ):
         before = found[-1] if found else None
         if before is not None and (before.name, before.until_ts) == (life.name, life.from_ts):
             found[-1] = replace(before, until_ts=life.until_ts)
@@ -43,12 +46,12 @@ def table_ranges(facts: ArchiveInventory) -> list[TableRange]:
     return found
 
 
-def _id_ranges(facts: ArchiveInventory) -> Iterator[TableRange]:
+def _id_ranges(facts: ArchiveInventory, *, is_whole: bool) -> Iterator[TableRange]:
     """Yield the restorable range of each table id."""
     first: dict[int, tuple[int, str]] = {}
     names: dict[int, str] = {}
     starts = [
-        ReadStart(facts.lo),
+        *((ReadStart(facts.lo),) if is_whole else ()),
         *(snapshot for snapshot in facts.snapshots if facts.lo <= snapshot.ts <= facts.hi),
     ]
     for start in starts:

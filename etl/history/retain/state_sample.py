@@ -30,6 +30,4 @@ def note_state(settings: Settings) -> None:
 def _restorable_ms(found: ArchiveStatus) -> float | None:
     """Return how long a range can be restored whole, None if none can."""
     since = found.promised_ts
-    if not since and not found.lo and not found.unknown:  # from the very beginning
-        since = min((table.from_ts for table in found.tables), default=0)
     return float(tso.ms_between(since, found.hi)) if 0 < since < found.hi else None

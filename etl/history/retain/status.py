@@ -5,14 +5,16 @@ What it takes, and for how long there is room.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sluice.etl.history.retain.catalogue_summary import DaySummary, SnapshotSummary, changes_of
+from sluice.etl.history.retain.archive_view import ArchiveView
+from sluice.etl.history.retain.catalogue_summary import SnapshotSummary
 from sluice.etl.history.retain.contents import ArchiveContents, ChainGap, read_contents
 from sluice.etl.history.retain.facts import inventory_of
 from sluice.etl.history.retain.policy import ArchiveInventory, pinned_by, recovery_window_start
+from sluice.etl.history.retain.promise import PromisedRange
 from sluice.etl.history.retain.ranges import TableRange, table_ranges
 from sluice.etl.history.retain.run import policy_of
 from sluice.etl.history.retain.space import (
@@ -22,16 +24,16 @@ from sluice.etl.history.retain.space import (
     relay_usage,
     snapshots_usage,
 )
-from sluice.etl.history.retain.summaries import CachedSummaries, readable_snapshots
+from sluice.etl.history.retain.summaries import CachedSummaries
 from sluice.etl.history.retain.table_events import ReadStart, restorable_at
 from sluice.etl.settings import Settings
 from sluice.relay import Failure, RelayLog
-from sluice.relay.archive import Archive, ArchiveSnapshot, Pin, Pins, active_pins
+from sluice.relay.archive import Archive, ArchiveSnapshot, Pin, active_pins
 from sluice.relay.jobs import Jobs
 from sluice.relay.json_codec import JsonDocument
 from sluice.relay.storage import LocalStorage
 from sluice.tidb import tso
-from sluice.tidb.table_name import TableName, full_name
+from sluice.tidb.table_name import TableName
 
 __all__ = [
     "ArchiveStatus",
@@ -49,14 +51,15 @@ _RETENTION_SETTINGS = ("keep", "snapshots_every", "snapshots_keep", "drills_ever
 
 @dataclass(frozen=True, slots=True)
 class UnknownTable:
-    """A table with archived changes, and without a snapshot of the rows before them.
+    """A table that a restore as of the archive's end would lack, and `why`.
 
-    It can't be restored at any moment yet.
+    `changes`: how many of it are archived.
     """
 
     table_id: int
     name: str
     changes: int
+    why: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +76,11 @@ class FileSystemUsage:
 class ArchiveStatus(JsonDocument):
     """The restorable range of each table, faults, and disk usage.
 
-    Moments are TSO, 0 where there is none. `whole_from_ts`: from here on every table that is known
-    can be restored, through `landed_ts`; `promised_ts`: from here on that stays so. `pinned_by`
-    names what keeps the oldest part of the archive, `faults` what can't be read, `failures` why
-    tasks of the DAG `archive` have stopped.
+    Moments are TSO, 0 where there is none. `restorable`: the moments at which a restore of all
+    tables is accepted. `whole_from_ts`: where the last of these ranges begins, if it ends with the
+    archive; `promised_ts`: from here on that stays so. `unknown`: the tables that prevent it.
+    `pinned_by` names what keeps the oldest part of the archive, `faults` what can't be read,
+    `failures` why tasks of the DAG `archive` have stopped.
     """
 
     url: str
@@ -97,6 +101,7 @@ class ArchiveStatus(JsonDocument):
     drill: dict[str, Any] | None
     failures: tuple[Failure, ...]
     keep: dict[str, str]
+    restorable: tuple[PromisedRange, ...] = ()
 
 
 def archive_status(settings: Settings) -> ArchiveStatus:
@@ -104,30 +109,30 @@ def archive_status(settings: Settings) -> ArchiveStatus:
 
     Raises RelayCorruptError for the relay log's own records, OSError.
     """
-    relay, archive = settings.open_relay(), Archive.open(settings.archive_url)
-    known = CachedSummaries(archive)
-    contents = read_contents(archive, known.day)
-    snapshots, faults = readable_snapshots(known.snapshot, archive)
-    starts = [snapshot.snapshot for snapshot in snapshots]
-    facts = inventory_of(archive, contents, starts, Pins(archive.storage).removal_mark().before_ts)
+    relay, view = settings.open_relay(), ArchiveView.load(settings)
+    archive, contents, facts = view.archive, view.contents, view.facts
+    snapshots = view.snapshots
+    restorable = view.promise.ranges() if view.promise is not None else ()
     jobs = Jobs.for_pipeline(relay)
     end = contents.segments[-1].hi if contents.segments else 0
     living = tuple(active_pins(archive, jobs.is_over, end).values())
     last = relay.last()
     spaces = _usages(settings, relay, contents, snapshots)
-    tables = tuple(table_ranges(facts)) if facts is not None else ()
+    tables = tuple(table_ranges(facts, is_whole=view.is_whole)) if facts is not None else ()
     keep, now = policy_of(settings), tso.wall_clock()
+    whole_from_ts = _whole_from(restorable, facts)
+    kept_from_ts = recovery_window_start(facts, keep, now) if facts is not None else 0
     return ArchiveStatus(
         url=archive.url,
         lo=facts.lo if facts is not None else 0,
         hi=facts.hi if facts is not None else 0,
         landed_ts=last.hi if last is not None else 0,
-        promised_ts=recovery_window_start(facts, keep, now) if facts is not None else 0,
-        whole_from_ts=_all_restorable_from(facts, tables),
+        promised_ts=max(whole_from_ts, kept_from_ts) if whole_from_ts else 0,
+        whole_from_ts=whole_from_ts,
         tables=tables,
-        unknown=_unknown_tables(archive, facts, contents),
+        unknown=_unknown_tables(view),
         holes=(*contents.holes, *_gap_before_landed(archive, relay, facts)),
-        faults=tuple(faults),
+        faults=view.faults,
         snapshots=tuple(_snapshot_json(snapshot) for snapshot in snapshots),
         held_by=pinned_by(facts, keep, now) if facts is not None else "",
         holds=living,
@@ -137,18 +142,15 @@ def archive_status(settings: Settings) -> ArchiveStatus:
         failures=tuple(failure for failure in relay.failures.list() if failure.what in _TASKS),
         keep={"relay": settings.relay.keep}
         | {n: getattr(settings.archive, n) for n in _RETENTION_SETTINGS},
+        restorable=restorable,
     )
 
 
-def _all_restorable_from(facts: ArchiveInventory | None, tables: Sequence[TableRange]) -> int:
-    """Return from when on every table can be restored, 0 if none can.
-
-    The tables are those that exist now, or were dropped since.
-    """
-    if facts is None or not tables:
+def _whole_from(restorable: Sequence[PromisedRange], facts: ArchiveInventory | None) -> int:
+    """Return since when every table can be restored through the archive's end, 0 if not now."""
+    if facts is None or not restorable or restorable[-1].until_ts < facts.hi:
         return 0
-    with_snapshot = [table.from_ts for table in tables if table.snapshot]
-    return max(with_snapshot, default=facts.lo)
+    return restorable[-1].from_ts
 
 
 def _snapshot_json(snapshot: SnapshotSummary) -> dict[str, Any]:
@@ -164,53 +166,31 @@ def _snapshot_json(snapshot: SnapshotSummary) -> dict[str, Any]:
     }
 
 
-def _unknown_tables(
-    archive: Archive, facts: ArchiveInventory | None, contents: ArchiveContents
-) -> tuple[UnknownTable, ...]:
-    """Return tables with changes of which it isn't known what they held before."""
-    if facts is None:
+def _unknown_tables(view: ArchiveView) -> tuple[UnknownTable, ...]:
+    """Return what a restore of all tables lacks now, from the best start that there is."""
+    if view.promise is None or view.facts is None:
         return ()
-    known = {turn.table_id for turn in facts.turns if turn.begins or turn.takes}
-    known |= {table_id for snapshot in facts.snapshots for table_id in snapshot.tables}
-    after = min((segment.lo for segment in contents.unbroken), default=0)
-    found: dict[int, int] = {}
-    where: dict[int, str] = {}
-    for day in contents.days:
-        if day.segments[-1].lo < after:
-            continue
-        for table_id, count in _changes(archive, day, after).items():
-            if table_id not in known:
-                found[table_id] = found.get(table_id, 0) + count
-                where[table_id] = day.day
-    names = _names(archive, where)
-    return tuple(UnknownTable(i, names.get(i, f"table {i}"), count) for i, count in found.items())
+    start, lacking = view.promise.lacking_at(view.facts.hi)
+    found = []
+    for table_id, name in sorted(lacking.items(), key=lambda item: item[1]):
+        changes = view.changed[table_id][0] if table_id in view.changed else 0
+        found.append(UnknownTable(table_id, name, changes, _why_unknown(view, start, table_id)))
+    return tuple(found)
 
 
-def _changes(archive: Archive, day: DaySummary, after: int) -> Mapping[int, int]:
-    """Return a day's changes, behind the moment at which one of its segments begins."""
-    if day.segments[0].lo >= after:
-        return day.changes
-    return changes_of(
-        segment for segment in archive.catalogue.load(day.day).segments if segment.lo >= after
-    )
-
-
-def _names(archive: Archive, where: Mapping[int, str]) -> dict[int, str]:
-    """Return the names of tables that were changed on some day, by id."""
-    found: dict[int, str] = {}
-    log = archive.log
-    for day in sorted(set(where.values()), reverse=True):
-        left = {table_id for table_id, last in where.items() if last == day}
-        for segment in reversed(archive.catalogue.load(day).segments):
-            if left & segment.tables.keys():
-                for window in log.windows(segment.lo, segment.hi):
-                    for table_id in [i for i in left if window.tables.get(str(i))]:
-                        table = window.tables[str(table_id)]
-                        found[table_id] = full_name(table["schema_name"], table["name"])
-                        left.discard(table_id)
-            if not left:
-                break
-    return found
+def _why_unknown(view: ArchiveView, start: ReadStart | None, table_id: int) -> str:
+    hi = view.facts.hi if view.facts is not None else 0
+    holders = [one for one in view.snapshots if table_id in one.snapshot.tables]
+    if any(one.ts <= hi for one in holders):
+        latest = f"the snapshot {start.id}" if start is not None and start.id else "the latest one"
+        return f"{latest} doesn't hold its rows, only older ones do: restore it with --table"
+    if holders:
+        first = min(holders, key=lambda one: one.ts)
+        return (
+            f"the snapshot {first.id} holds its rows as of {tso.time_text(first.ts)}, which isn't"
+            " archived yet"
+        )
+    return "no snapshot holds its rows"
 
 
 def _gap_before_landed(

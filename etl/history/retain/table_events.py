@@ -13,7 +13,14 @@ from typing import ClassVar
 
 from sluice.relay.json_codec import JsonDocument
 
-__all__ = ["ReadStart", "RestoreStart", "TableEvent", "restorable_at", "restorable_since"]
+__all__ = [
+    "ReadStart",
+    "RestoreStart",
+    "TableEvent",
+    "apply_event",
+    "restorable_at",
+    "restorable_since",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +81,7 @@ def restorable_at(
         if turn.ts > moment:
             later.update(turn.takes)
         elif turn.ts > start.ts:
-            _apply_event(alive, gone, turn)
+            apply_event(alive, gone, turn)
     return {i: gone[i] for i in later & gone.keys()} | alive
 
 
@@ -93,13 +100,13 @@ def restorable_since(
     gone: dict[int, RestoreStart] = {}
     for turn in turns:
         if start.ts < turn.ts <= until:
-            _apply_event(alive, gone, turn)
+            apply_event(alive, gone, turn)
             if (origin := alive.get(turn.table_id)) is not None:
                 since[turn.table_id] = (since.get(turn.table_id, (turn.ts, ""))[0], origin.name)
     return since
 
 
-def _apply_event(
+def apply_event(
     alive: dict[int, RestoreStart], gone: dict[int, RestoreStart], turn: TableEvent
 ) -> None:
     """Apply one event to the ranges.

@@ -40,7 +40,7 @@ def test_a_stranger_sees_the_range_the_room_and_what_was_never_tried(site):
     assert done.return_value == 0, done.output
     first = site.snapshots.all()[0]
     assert "restorable  every moment from 2026-01-01" in done.output
-    assert f"snapshot        {first.id}: 1 tables, 1 rows" in done.output
+    assert f"snapshot        {first.id}: 1 table, 1 row, " in done.output
     assert "drill       restoring was never tried" in done.output
     assert "disk        " in done.output
 
