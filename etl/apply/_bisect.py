@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from sluice.errors import Signal
 from sluice.etl.apply._batch import WindowBatch
+from sluice.etl.changes import server_errors
 from sluice.etl.changes.planning import (
     BatchPayload,
     InFlightPayload,
@@ -33,11 +34,13 @@ from sluice.etl.downstream.sinks.write_executor import WriteExecutor
 from sluice.etl.settings import Downstream
 from sluice.etl.spark.errors import WorkerError
 from sluice.relay import PART_SCHEMA, RelayError, RelayLog, WindowRecord
+from sluice.tidb.table_name import argument
 from sluice.tidb.tso import to_datetime
 
 log = logging.getLogger("sluice.apply")
 
 _SEARCH_TIMEOUT_S = 60.0
+_ABSENT = {server_errors.NO_SUCH_TABLE, server_errors.UNKNOWN_DATABASE}
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +84,7 @@ def find_failing_transaction(
         change, fault = found
         raise ApplyError(
             _failure_text(change, fault, search.address),
-            hint=_skip_hint(change.commit_ts, search.address),
+            hint=_absent_hint(change, fault) or _skip_hint(change.commit_ts, search.address),
         ) from error
 
 
@@ -96,6 +99,17 @@ def _failure_text(change: RowChange, fault: BaseException, address: str) -> str:
         f" ({to_datetime(change.commit_ts):%Y-%m-%d %H:%M:%S} UTC, start_ts"
         f" {change.start_ts}):{where}: {reason[:2000]}. Nothing of this transaction is downstream,"
         " all before it can be applied."
+    )
+
+
+def _absent_hint(change: RowChange, fault: BaseException) -> str:
+    """Return the command that brings the change's table, "" if it is there downstream."""
+    faults = (fault, fault.__cause__)
+    if not any(getattr(each, "code", 0) in _ABSENT for each in faults):
+        return ""
+    return (
+        f"the table isn't downstream: `sluice backfill --table {argument(change.table)}` copies it"
+        " with its rows. If nothing was copied yet, begin with `sluice bootstrap --from tidb://`"
     )
 
 
