@@ -140,7 +140,7 @@ def command(
         if as_json:
             click.echo(json.dumps(asdict(done) | {"preview": [asdict(row) for row in rows]}))
         else:
-            _say(done, rows)
+            _say(done, rows, sum(reverse.rows for reverse in reverses))
         return 1 if done.count else 0
     if applies:
         _apply(settings, changes, reverses, user, password_env)
@@ -207,12 +207,16 @@ def _apply(
 _SIGNS = {"inserts": "+", "deletes": "-", "updates": "~"}
 
 
-def _say(done: DryRun, rows: Sequence[RowPreview]) -> None:
+def _say(done: DryRun, rows: Sequence[RowPreview], changed: int) -> None:
+    """Print the first `rows` of `changed` ones, and the conflicts."""
+    from sluice.etl.display_units import counted
     from sluice.tidb import tso
 
     for row in rows:
         images = " -> ".join(f"[{image}]" for image in (row.now, row.then) if image)
         click.echo(f"{_SIGNS[row.effect]} {row.table} {images}")
+    if changed > len(rows):
+        click.echo(f"  and {counted(changed - len(rows), 'row')} more; --rows shows more of them")
     for conflict in done.conflicts:
         click.echo(f"conflict  {conflict.table} [{conflict.row}] {conflict.why}")
     if done.count > len(done.conflicts):
@@ -220,8 +224,8 @@ def _say(done: DryRun, rows: Sequence[RowPreview]) -> None:
     for text in done.unchecked:
         click.echo(f"unchecked {text}")
     click.echo(
-        f"{done.rows:,} rows looked at in the replica, as of {tso.text(done.checkpoint)}:"
-        f" {done.count or 'no'} conflict{'s' if done.count != 1 else ''}"
+        f"{counted(done.rows, 'row')} looked at in the replica, as of {tso.text(done.checkpoint)}:"
+        f" {counted(done.count, 'conflict') if done.count else 'no conflicts'}"
     )
     if not done.count:
         click.echo(
