@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sluice.cli._status_lines import capture_lines, order_lines
+from sluice.cli._status_lines import capture_lines, order_lines, verified_lines
 from sluice.devstack import LOOPBACK, PUMP_NAMES, Stack, airflow_url, password_file
 from sluice.devstack.launch import client_file
 from sluice.tidb import tso
@@ -139,4 +139,5 @@ def stack_text(status: dict[str, Any]) -> str:
         lines.append(f"checkpoint  {tso.text(checkpoint) if checkpoint else 'none yet'}")
     lag = replication["lag_ms"]
     lines.append(f"lag         {'unknown' if lag is None else f'{lag} ms'}")
-    return "\n".join([*lines, *order_lines(status["operators"])])
+    operators = status["operators"]
+    return "\n".join([*lines, *order_lines(operators), *verified_lines(operators)])

@@ -8,11 +8,11 @@ from typing import Any
 
 from sluice.cli.jobs import job_lines
 from sluice.cli.overrides import lines as override_lines
-from sluice.etl.display_units import format_size
+from sluice.etl.display_units import counted, format_size
 from sluice.tidb import tso
 from sluice.tidb.table_name import first_of
 
-__all__ = ["AFTERWARDS", "capture_lines", "order_lines", "pipeline_lines"]
+__all__ = ["AFTERWARDS", "capture_lines", "order_lines", "pipeline_lines", "verified_lines"]
 
 _MAX_TABLES_SHOWN = _MAX_TOPICS_SHOWN = 20
 
@@ -50,13 +50,27 @@ def order_lines(orders: dict[str, Any]) -> list[str]:
     return lines
 
 
+def verified_lines(status: dict[str, Any]) -> list[str]:
+    """Return what the last verifications found, and each table that isn't equal."""
+    from sluice.etl.operate.assurance import verified_text
+
+    differing = map(_why_unequal, status["unequal"])
+    return [
+        f"verified    {verified_text(status['verified'])}",
+        *_first_lines("unequal", differing, _MAX_TABLES_SHOWN, "tables"),
+    ]
+
+
 def _why_unequal(table: dict[str, Any]) -> str:
-    rows = f"{table['differences']:,} rows differ; `sluice verify` shows them"
+    differ = counted(table["differences"], "row differs", "rows differ")
+    rows = f"{differ}; `sluice verify` shows them"
     return f"{table['table']}: {table['problem'] or rows}"
 
 
 def pipeline_lines(status: dict[str, Any]) -> list[str]:
     """Return the document of `etl.operate.status`, by line."""
+    from sluice.etl.operate.assurance import restorable_text
+
     relay, checkpoint = status["relay"], status["checkpoint"]
     landed = f"{relay['lo']} to {tso.text(relay['hi'])}" if relay["hi"] else "nothing yet"
     source = f", from {status['landed_from']}" if status["landed_from"] else ""
@@ -87,8 +101,8 @@ def pipeline_lines(status: dict[str, Any]) -> list[str]:
             f" {status['blocked']['id']}` or `sluice txn skip`"
         )
     lines += order_lines(status)
-    differing = map(_why_unequal, status["unequal"])
-    lines += _first_lines("unequal", differing, _MAX_TABLES_SHOWN, "tables")
+    lines += verified_lines(status)
+    lines.append(f"restorable  {restorable_text(status['restorable'])}")
     if "upstream" in status["errors"]:
         lines.append(f"pumps       unknown: {status['errors']['upstream']}")
     for pump in status["pumps"]:
@@ -107,10 +121,9 @@ def _topic_lines(topics: list[dict[str, Any]]) -> list[str]:
 
 
 def _topic_text(topic: dict[str, Any]) -> str:
-    errors = f", {topic['errors']:,} errors of sending" if topic["errors"] else ""
-    return (
-        f"{topic['topic']}: {topic['messages']:,} messages, {format_size(topic['bytes'])}{errors}"
-    )
+    errors = f", {counted(topic['errors'], 'error')} of sending" if topic["errors"] else ""
+    messages = counted(topic["messages"], "message")
+    return f"{topic['topic']}: {messages}, {format_size(topic['bytes'])}{errors}"
 
 
 def _first_lines(label: str, texts: Iterable[str], limit: int, kind: str) -> list[str]:

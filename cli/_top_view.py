@@ -154,13 +154,9 @@ def _way(seen: Overview) -> Iterator[Text]:
     verified = seen.verified
     if verified.tables:
         state = "stopped" if verified.differences else "works"
-        found = (
-            f"{verified.differences:,} rows differ"
-            if verified.differences
-            else f"{verified.tables:,} tables equal"
-        )
-        row = _row("verified", state, _lag(verified.age_ms), "", found)
-        yield row
+        if verified.uncompared and not verified.differences:
+            state = "waits"
+        yield _row("verified", state, _lag(verified.age_ms), "", verified.text)
     else:
         yield _row("verified", "idle", "never")
 

@@ -16,17 +16,19 @@ from sluice.etl.cached_value import SourcePoller
 from sluice.etl.copy.tidb_session import TidbAddress, TidbSession
 from sluice.etl.display_units import format_duration, format_size
 from sluice.etl.downstream import MySQLSession
-from sluice.etl.operate.overview import Overview, overview
+from sluice.etl.operate.absent_tables import check_tables
+from sluice.etl.operate.overview import ArchivePart, Overview, overview
 from sluice.etl.operate.takeover_check import check_tidb_servers
 from sluice.etl.operate.time_zones import check_time_zones
 from sluice.etl.settings import Downstream, Settings
 from sluice.etl.spark.session import check_reachable
 from sluice.relay.url import local_folder
 from sluice.tidb import EtcdClient, PDClient, Registry, tso
+from sluice.tidb.table_name import abbreviate
 
 __all__ = ["AREAS", "PARTIES", "check_pipeline"]
 
-AREAS = ("upstream", "tidb", "downstream", "zones", "spark", "disk", "replication")
+AREAS = ("upstream", "tidb", "downstream", "tables", "zones", "spark", "disk", "replication")
 PARTIES = ("upstream", "tidb", "pumps", "downstream", "zones", "spark", "disk")
 """Those that can be checked before anything runs. `replication` has the pumps with their lag."""
 _TIMEOUT_S = 15.0
@@ -205,15 +207,15 @@ def _safety(seen: Overview) -> Iterator[CheckResult]:
         yield CheckResult(
             "archive",
             WARN,
-            f"through {tso.text(archive.hi)}, without a snapshot to restore from",
-            "`sluice snapshot make`",
+            _unrestorable(archive),
+            "`sluice snapshot make`; `sluice archive status` has the reasons",
         )
     else:
         yield CheckResult(
             "archive",
             OK,
-            f"every moment from {tso.text(archive.promised_ts)} through {tso.text(archive.hi)} can"
-            " be restored",
+            f"all tables can be restored as of every moment from {tso.text(archive.promised_ts)}"
+            f" through {tso.text(archive.hi)}",
         )
     if verified.age_ms is None:
         yield CheckResult("verify", WARN, "both sides were never compared", "`sluice verify`")
@@ -222,12 +224,22 @@ def _safety(seen: Overview) -> Iterator[CheckResult]:
             "verify", WARN, f"both sides were last compared {_ago(verified.age_ms)} ago",
             "`sluice verify`",
         )  # fmt: skip
+    elif verified.uncompared:
+        first = verified.uncompared[0]
+        text = f"{verified.text}: {first['table']}: {first['problem']}"
+        yield CheckResult("verify", WARN, text, "`sluice status` names all; `sluice verify`")
     elif not verified.differences:
-        yield CheckResult(
-            "verify",
-            OK,
-            f"{verified.tables} tables were equal, the oldest look {_ago(verified.age_ms)} ago",
-        )
+        text = f"{verified.text}; the oldest result is {_ago(verified.age_ms)} old"
+        yield CheckResult("verify", OK, text)
+
+
+def _unrestorable(archive: ArchivePart) -> str:
+    if not archive.unrestorable:
+        return f"through {tso.text(archive.hi)}, without a table that can be restored"
+    return (
+        f"through {tso.text(archive.hi)}, but all tables can't be restored:"
+        f" {abbreviate(archive.unrestorable, kind='tables')}"
+    )
 
 
 def _ago(ms: float) -> str:
@@ -239,6 +251,7 @@ _CHECKS: dict[str, Callable[[Settings], Iterator[CheckResult]]] = {
     "tidb": _tidb,
     "pumps": _registered_pumps,
     "downstream": _downstream,
+    "tables": check_tables,
     "zones": check_time_zones,
     "spark": _spark,
     "disk": _disk,
@@ -249,6 +262,7 @@ _HINTS = {
     "tidb": "see [upstream] sql-host and sql-user, and whether TiDB runs",
     "pumps": "see [upstream] pd-urls and ssl-ca, and whether PD runs",
     "downstream": "see [downstream] host, port, user and password-env, and whether it runs",
+    "tables": "see [upstream] pd-urls and [downstream] host, and whether both run",
     "zones": "see `SELECT @@global.time_zone` on both sides",
     "spark": "start it, or see [spark] remote",
     "disk": "see [relay] url and [archive] url",

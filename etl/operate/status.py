@@ -12,13 +12,13 @@ from sluice.errors import SluiceError
 from sluice.etl.cached_value import SourcePoller
 from sluice.etl.downstream import Checkpoint, CheckpointError, DownstreamError
 from sluice.etl.downstream.sinks import hold_checkpoint, read_checkpoint
+from sluice.etl.operate.assurance import restorable, verifications
 from sluice.etl.operate.node_http import captures
 from sluice.etl.operate.topics import topic_traffic
 from sluice.etl.settings import Downstream, Kafka, Settings, Target, Upstream
 from sluice.relay import Failure, RelayLog
 from sluice.relay.jobs import Jobs
 from sluice.relay.measures import CounterStore
-from sluice.relay.verification_log import Verifications
 from sluice.tidb import tso
 
 __all__ = [
@@ -50,6 +50,7 @@ def status(settings: Settings) -> dict[str, Any]:
     questions: dict[str, Callable[[], Any]] = {
         "downstream": lambda: _checkpoint_of(settings, last.cluster_id if last is not None else 0),
         "upstream": lambda: pumps_with_captures(settings.upstream),
+        "archive": lambda: restorable(settings),
     }
     asked = SourcePoller().poll(questions, _CHECKPOINT_TIMEOUT_S)
     checkpoint: Checkpoint | None = asked.values.get("downstream")
@@ -74,11 +75,7 @@ def status(settings: Settings) -> dict[str, Any]:
         "lag_ms": max(0, now_ms() - tso.physical_ms(at)) if at else None,
         "topics": _topics(settings, relay),
         **orders(settings),
-        "unequal": [
-            {"table": table.name, "differences": table.differences, "problem": table.problem}
-            for table in Verifications(relay).last().values()
-            if not table.equal
-        ],
+        "restorable": asked.values.get("archive"),
         "pumps": asked.values.get("upstream", []),
         "errors": asked.errors,
     }
@@ -136,7 +133,7 @@ def _topics(settings: Settings, relay: RelayLog) -> list[dict[str, Any]]:
 
 
 def orders(settings: Settings) -> dict[str, Any]:
-    """Return what operators asked for, and the unfinished jobs, as JSON values."""
+    """Return what operators asked for, unfinished jobs and last verifications, as JSON values."""
     relay = settings.open_relay()
     control, stop = relay.control(), relay.stopped()
     return {
@@ -147,6 +144,7 @@ def orders(settings: Settings) -> dict[str, Any]:
         "apply_until_ts": control.apply_until_ts,
         "overrides": list_overrides(settings),
         "jobs": [job.status().to_json() for job in Jobs.for_pipeline(relay).unfinished()],
+        **verifications(relay),
     }
 
 

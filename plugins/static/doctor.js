@@ -15,7 +15,7 @@ export function draw({ results }) {
   const of = (state) => results.filter((each) => each.state === state);
   const [failed, warned] = [of("fail").length, of("warn").length];
   return [
-    h("div", { class: "head", id: "title" }, h("h1", {}, "Doctor"), h("p", { class: "quiet" }, "the checks of ", h("code", {}, "sluice doctor"), ", at most half a minute old")),
+    h("div", { class: "head", id: "title" }, h("h1", {}, "Doctor"), h("p", { class: "quiet" }, "the checks of ", h("code", {}, "sluice doctor"), ", at most a minute old")),
     h("dl", { class: "facts", id: "facts" }, figure("Checks", count(results.length)), figure("Fail", count(failed), failed ? "do these first" : "none", failed ? "bad" : ""), figure("Warnings", count(warned), warned ? "replication goes on" : "none")),
     card({ id: "checks" }, h("ul", { class: "checks" }, STATES.flatMap(([state, kind, text]) => of(state).map((each) => check(each, kind, text))))),
     h("p", { class: "quiet", id: "read" }, failed ? `${many(failed, "check")} failed.` : "Nothing fails."),

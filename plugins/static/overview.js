@@ -91,8 +91,8 @@ function numbers({ at_ms, downstream, landing, relay, archive, verified, errors,
     asked("verified") ? unknown("Verified") : figure(
       "Verified",
       differ ? `${many(verified.differences, "row differs", "rows differ")}` : verified.at_ms ? when(verified.at_ms, ago(verified.at_ms)) : "never",
-      differ ? [`in ${many(verified.differing.length, "table")}, compared `, when(verified.at_ms, ago(verified.at_ms))] : verified.at_ms ? `${many(verified.tables, "table")}, all equal` : "no table was compared yet",
-      differ ? "bad" : "",
+      differ ? [`in ${many(verified.differing.length, "table")}, compared `, when(verified.at_ms, ago(verified.at_ms))] : verified.at_ms ? verifiedInWords(verified) : "no table was compared yet",
+      differ || verified.uncompared?.length ? "bad" : "",
     ),
     asked("archive") ? unknown("Can be restored") : figure("Can be restored", restorable(archive), archive.snapshots ? many(archive.snapshots, "snapshot") : "no snapshot yet"),
   );
@@ -103,9 +103,14 @@ function completeness({ state, at_ts }, known) {
   return state === "unknown" ? "not known yet" : "no checkpoint yet";
 }
 
-function restorable({ promised_ts, lo, hi }) {
+function verifiedInWords({ equal, uncompared }) {
+  const missed = uncompared?.length ?? 0;
+  return [equal && `${many(equal, "table")} equal`, missed && `${many(missed, "table")} not compared`].filter(Boolean).join(", ");
+}
+
+function restorable({ promised_ts, unrestorable }) {
   if (tsoMs(promised_ts)) return `last ${span(Date.now() - tsoMs(promised_ts))}`;
-  return tsoMs(hi) && !tsoMs(lo) ? "everything" : "no moment yet";
+  return unrestorable?.length ? "not all tables now" : "no moment yet";
 }
 
 function pastCard(past, now, around) {

@@ -85,7 +85,7 @@ def test_whatever_there_is_to_say_it_fits_the_terminal_and_the_keys_are_its_last
         "and 4 more pumps",
         "restore-0: 40 %",
         "and 6 more jobs: `sluice jobs list`",
-        "3 rows differ",
+        "1 table differs by 3 rows",
         "1 to come",
         "sentence about",
     ):

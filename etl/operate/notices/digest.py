@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from sluice.etl.display_units import format_duration, format_size
+from sluice.etl.display_units import counted, format_duration, format_size
 from sluice.etl.downstream.ownership import downstream_name
 from sluice.etl.operate.overview import Overview, latest_sizes, overview
 from sluice.etl.settings import Settings
@@ -111,14 +111,24 @@ def _safety(settings: Settings, relay: RelayLog, seen: Overview) -> Iterator[str
         yield "Verification: both sides were never compared in one run"
     else:
         rows = sum(table.rows for table in last.tables)
-        found = f"{last.differences:,} rows differ" if last.differences else "no row differs"
-        yield f"Verification: {last.job} at {_utc(last.at_ms)}, {rows:,} rows, {found}"
+        differ = counted(last.differences, "row differs", "rows differ")
+        found = differ if last.differences else "no row of them differs"
+        compared = counted(rows, "row")
+        yield f"Verification: {last.job} at {_utc(last.at_ms)}, {compared} compared, {found}"
+    yield f"Last results: {seen.verified.text}"
     if seen.verified.differing:
         names = abbreviate(seen.verified.differing, _MAX_SHOWN, kind="tables")
         yield f"Rows differ in: {names}"
+    for one in seen.verified.uncompared[:_MAX_SHOWN]:
+        yield f"Not compared: {one['table']}: {one['problem']}"
+    if len(seen.verified.uncompared) > _MAX_SHOWN:
+        yield f"Not compared: and {len(seen.verified.uncompared) - _MAX_SHOWN} more"
     archive = seen.archive
     if archive.promised_ts:
         yield f"Restorable: {tso.text(archive.promised_ts)} to {tso.text(archive.hi)}"
+    elif archive.unrestorable:
+        names = abbreviate(archive.unrestorable, _MAX_SHOWN, kind="tables")
+        yield f"Restorable: not all tables now; not {names}"
     else:
         yield "Restorable: no moment yet"
     if "archive" in seen.errors or (sizes := latest_sizes(settings)) is None:

@@ -10,6 +10,7 @@ from sluice.etl import operate
 from sluice.etl.cached_value import PollResults
 from sluice.etl.downstream import Checkpoint
 from sluice.etl.downstream.ownership import PipelineIdentity
+from sluice.etl.operate.assurance import verified_part
 from sluice.etl.operate.node_http import capture_lines
 from sluice.etl.operate.overview.blockers import blockers
 from sluice.etl.operate.overview.model import (
@@ -26,7 +27,6 @@ from sluice.etl.operate.overview.model import (
     Overview,
     PumpPart,
     RelayPart,
-    VerifiedPart,
 )
 from sluice.etl.operate.overview.sizes import StorageSizes
 from sluice.etl.operate.overview.sources import RelayEnds, poll_all
@@ -61,7 +61,7 @@ def overview(settings: Settings, patience_s: float = _POLL_TIMEOUT_S) -> Overvie
         relay=_relay_part(seen, settings),
         archive=_archive_part(seen, settings),
         downstream=_downstream_part(seen, settings, pipeline.downstream),
-        verified=_verified_part(seen.verified),
+        verified=verified_part(seen.verified.values()),
         overrides=tuple(
             each for each in seen.orders.get("overrides", ()) if each["used_ms"] is None
         ),
@@ -211,6 +211,7 @@ def _archive_part(seen: _Inputs, settings: Settings) -> ArchivePart:
         found.archive_bytes,
         found.snapshots,
         found.promised_ts,
+        found.unrestorable,
     )
 
 
@@ -252,18 +253,3 @@ def _is_at_its_end(seen: _Inputs, at_ts: int) -> bool:
     """Return whether applying has got to where operators want it to wait."""
     until = seen.orders.get("apply_until_ts")
     return until is not None and at_ts >= until
-
-
-def _verified_part(tables: dict[str, TableVerified]) -> VerifiedPart:
-    if not tables:
-        return VerifiedPart(0, None, 0, (), 0)
-    oldest = min(table.at_ms for table in tables.values())
-    differing = sorted(name for name, table in tables.items() if table.differences)
-    now_ms = time.time_ns() // 1_000_000
-    return VerifiedPart(
-        oldest,
-        max(0.0, float(now_ms - oldest)),
-        len(tables),
-        tuple(differing),
-        sum(table.differences for table in tables.values()),
-    )

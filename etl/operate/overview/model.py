@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from sluice.etl.operate.assurance import VerifiedPart
+
 __all__ = [
     "IDLE",
     "LATE_LAG_MS",
@@ -97,7 +99,8 @@ class RelayPart:
 class ArchivePart:
     """The archive.
 
-    `promised_ts`: from this TSO on, through `hi`, every moment can be restored, 0: none can.
+    `promised_ts`: from this TSO on, through `hi`, all tables can be restored as of every moment, 0:
+    they can't be now, as `unrestorable` (their names) lack rows, or there is no table.
     `lag_ms`: how much is landed and not archived. `idle`: none is set up.
     """
 
@@ -109,6 +112,7 @@ class ArchivePart:
     bytes: int | None
     snapshots: int
     promised_ts: int
+    unrestorable: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,21 +136,6 @@ class DownstreamPart:
     ddl_under_way: int | None = None
     consistent: bool | None = None
     topics: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class VerifiedPart:
-    """The last verification of both sides.
-
-    `at_ms`: when the table with the oldest verification was verified (Unix ms), 0: never; `age_ms`:
-    how long ago. `differing`: the tables of which rows differed, `differences`: these rows.
-    """
-
-    at_ms: int
-    age_ms: float | None
-    tables: int
-    differing: tuple[str, ...]
-    differences: int
 
 
 @dataclass(frozen=True, slots=True)

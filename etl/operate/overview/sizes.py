@@ -21,7 +21,8 @@ _FIRST_WAIT_S = 60.0
 class StorageSizes:
     """Bytes of the relay log and of the archive with its snapshots.
 
-    The archive's ends, and from where on it can be restored, as TSO, 0 where there is nothing.
+    The archive's ends, and from where on it can be restored, as TSO, 0 where there is nothing;
+    `unrestorable`: the tables that prevent it now.
     `faults` of the archive, `free_bytes` of the disk with the least room, None without one.
     """
 
@@ -36,6 +37,7 @@ class StorageSizes:
     free_bytes: int | None
     full_in_days: float | None
     holes: int = 0
+    unrestorable: tuple[str, ...] = ()
 
 
 def _measure_sizes(settings: Settings) -> StorageSizes:
@@ -54,6 +56,7 @@ def _measure_sizes(settings: Settings) -> StorageSizes:
         disks[0].free_bytes if disks else None,
         min(full, default=None),
         len(found.holes),
+        tuple(table.name for table in found.unknown),
     )
 
 

@@ -87,7 +87,8 @@ def test_what_needs_an_operator_stands_first_and_in_the_subject(files_settings, 
     text = digest.text.splitlines()
     assert text[2].startswith("! 6 min behind (since 20") and text[2].endswith(" UTC)")
     assert any(
-        line.startswith("Verification: verify-1 at ") and line.endswith("70 rows, 3 rows differ")
+        line.startswith("Verification: verify-1 at ")
+        and line.endswith("70 rows compared, 3 rows differ")
         for line in text
     )
     assert "Rows differ in: shop.orders" in text
