@@ -84,6 +84,17 @@ class _Group(click.Group):
         ).command
         return add_json(command, cmd_name)
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        typed = args[0]
+        if typed not in _COMMANDS and not typed.startswith("-"):
+            from sluice.cli._suggestions import near
+
+            alike = near(typed, _COMMANDS)
+            ctx.fail(f"no command {typed!r}{alike or '; `sluice --help` lists them'}")
+        return super().resolve_command(ctx, args)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl(list(_COMMANDS.items()))

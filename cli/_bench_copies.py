@@ -17,6 +17,7 @@ from sluice.cli._bench_output import (
     say,
 )
 from sluice.cli._stack import recording_option, signals_as_interrupt
+from sluice.cli._suggestions import Choice
 from sluice.devstack.repository import recording_folder
 
 
@@ -123,11 +124,9 @@ def restore_command(
 @click.option(
     "--rows", type=click.IntRange(min=1), help="Rows of the dump, 190 bytes each [1,000,000]."
 )
+@click.option("--format", "form", type=Choice(["sql", "csv"]), default="sql", show_default=True)
 @click.option(
-    "--format", "form", type=click.Choice(["sql", "csv"]), default="sql", show_default=True
-)
-@click.option(
-    "--indexes", type=click.Choice(["before", "after", "both"]), default="after", show_default=True,
+    "--indexes", type=Choice(["before", "after", "both"]), default="after", show_default=True,
     help="When the secondary index is made, of the rows; `both` compares.",
 )  # fmt: skip
 @click.option(

@@ -8,6 +8,7 @@ import click
 
 from sluice.cli._bench_output import JSON_OPTION, bench_home, keep, print_machine, say
 from sluice.cli._stack import signals_as_interrupt
+from sluice.cli._suggestions import Choice
 
 _FORMATS = ("canal-json", "debezium-json", "avro", "debezium-avro", "open-protocol", "simple")
 
@@ -17,7 +18,7 @@ _FORMATS = ("canal-json", "debezium-json", "avro", "debezium-avro", "open-protoc
     "--brokers", required=True, metavar="HOST:PORT", help="Broker to send to; it keeps nothing."
 )
 @click.option(
-    "--format", "formats", multiple=True, type=click.Choice(_FORMATS),
+    "--format", "formats", multiple=True, type=Choice(_FORMATS),
     help="Format to measure; may be repeated [all that need no registry, with --registry all].",
 )  # fmt: skip
 @click.option("--registry", "registry_url", default="", metavar="URL", help="Schema registry.")

@@ -16,6 +16,7 @@ from sluice.cli._bench_output import (
     say,
 )
 from sluice.cli._stack import signals_as_interrupt
+from sluice.cli._suggestions import Choice
 
 
 @click.command("pump")
@@ -30,7 +31,7 @@ from sluice.cli._stack import signals_as_interrupt
 @click.option(
     "--reader",
     "reads",
-    type=click.Choice(["pull", "window"]),
+    type=Choice(["pull", "window"]),
     default="pull",
     show_default=True,
     help="Which reader follows: a Drainer (pull), or landing (window).",
@@ -146,7 +147,7 @@ def capture_command(
 @click.command("soak")
 @click.option(
     "--mode",
-    type=click.Choice(["atomic", "parallel"]),
+    type=Choice(["atomic", "parallel"]),
     default="atomic",
     show_default=True,
     help="How changes are applied.",

@@ -14,6 +14,7 @@ import click
 
 from sluice.cli._moments import MOMENT
 from sluice.cli._settings import config_option, settings_of
+from sluice.cli._suggestions import Choice
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -34,7 +35,7 @@ _MAX_VALUE_CHARS = 48
 @click.option(
     "--format",
     "kind",
-    type=click.Choice(("table", "csv", "json", "sql", "parquet")),
+    type=Choice(("table", "csv", "json", "sql", "parquet")),
     default="table",
     show_default=True,
     help="table: aligned text. json: an object a row and line. sql: INSERT statements.",

@@ -6,6 +6,7 @@ import click
 
 from sluice.cli._job_run import run_command
 from sluice.cli._settings import config_option
+from sluice.cli._suggestions import Choice
 
 
 @click.command("backfill")
@@ -28,7 +29,7 @@ from sluice.cli._settings import config_option
 )
 @click.option(
     "--mode",
-    type=click.Choice(["replace", "missing", "compare"]),
+    type=Choice(["replace", "missing", "compare"]),
     default="replace",
     show_default=True,
     help=(

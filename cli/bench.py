@@ -21,6 +21,7 @@ from sluice.cli._bench_output import (
     say,
 )
 from sluice.cli._stack import recording_option, signals_as_interrupt
+from sluice.cli._suggestions import Choice
 from sluice.devstack.repository import recording_folder
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ for _each in (
 @recording_option("What to apply [the recording `sysbench`].")
 @click.option(
     "--mode",
-    type=click.Choice(["atomic", "parallel"]),
+    type=Choice(["atomic", "parallel"]),
     default="atomic",
     show_default=True,
     help="How changes are applied.",
@@ -68,7 +69,7 @@ for _each in (
 )
 @click.option(
     "--rule",
-    type=click.Choice(["rows", "null", "hash", "digits", "email", "partial"]),
+    type=Choice(["rows", "null", "hash", "digits", "email", "partial"]),
     help="Apply with a rule: `rows` selects all rows by a condition, the others mask a column.",
 )
 @click.option(

@@ -8,6 +8,8 @@ from pathlib import Path
 import click
 from click.shell_completion import get_completion_class
 
+from sluice.cli._suggestions import Choice
+
 _VARIABLE = "_SLUICE_COMPLETE"
 
 
@@ -15,7 +17,7 @@ _EVAL = 'eval "$(sluice completion zsh)"'
 
 
 @click.command("completion")
-@click.argument("shell", type=click.Choice(("bash", "zsh", "fish")))
+@click.argument("shell", type=Choice(("bash", "zsh", "fish")))
 @click.option(
     "--install", is_flag=True,
     help="Install it for this user in place of printing it; new shells have it.",

@@ -15,6 +15,7 @@ import click
 
 from sluice.cli._moments import MOMENT, MOMENT_FORMS
 from sluice.cli._settings import config_option, settings_of
+from sluice.cli._suggestions import Choice
 from sluice.etl.display_units import format_size
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ _MAX_STATEMENT_CHARS = 160
     "--kind",
     "kinds",
     multiple=True,
-    type=click.Choice(("insert", "update", "delete", "ddl", "drop")),
+    type=Choice(("insert", "update", "delete", "ddl", "drop")),
     help="Only these kinds; may be repeated [all]. drop: DDL that removes rows, such as DROP and"
     " TRUNCATE TABLE.",
 )
@@ -59,11 +60,11 @@ _MAX_STATEMENT_CHARS = 160
     " 'paid'\". A plain column matches before or after the change; old. and new. select one.",
 )
 @click.option(
-    "--sort", type=click.Choice(("newest", "time", "size")), default="newest", show_default=True,
+    "--sort", type=Choice(("newest", "time", "size")), default="newest", show_default=True,
     help="newest: newest first; time: oldest first; size: most rows first.",
 )  # fmt: skip
 @click.option(
-    "--group", "group", multiple=True, type=click.Choice(("minute", "table", "shape")),
+    "--group", "group", multiple=True, type=Choice(("minute", "table", "shape")),
     help="List groups of transactions instead: by minute, by table, by shape, that is which kinds"
     " of changes of which tables a transaction makes. May be repeated.",
 )  # fmt: skip

@@ -5,10 +5,11 @@ from __future__ import annotations
 import click
 
 from sluice.cli._settings import config_option, settings_of
+from sluice.cli._suggestions import Choice
 
 
 @click.command("pause")
-@click.argument("what", type=click.Choice(["land", "apply", "both"]), default="both")
+@click.argument("what", type=Choice(["land", "apply", "both"]), default="both")
 @config_option
 @click.pass_context
 def command(ctx: click.Context, what: str, config: str | None) -> None:

@@ -9,6 +9,7 @@ import click
 
 from sluice.cli._moments import MOMENT, MOMENT_FORMS
 from sluice.cli._settings import config_option, settings_of
+from sluice.cli._suggestions import Choice
 
 if TYPE_CHECKING:
     from sluice.expectations.results import QualityRun
@@ -99,7 +100,7 @@ def propose(ctx: click.Context, *, tables: tuple[str, ...], config: str | None) 
 @click.argument("suites", nargs=-1)
 @click.option(
     "--on",
-    type=click.Choice(("downstream", "lake", "copy")),
+    type=Choice(("downstream", "lake", "copy")),
     default="downstream",
     show_default=True,
     help="What to check: the downstream at its checkpoint, the lake, or a copy that a restore has"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from sluice.cli._stack import stack_of
+from sluice.cli._suggestions import Choice
 
 if TYPE_CHECKING:
     from sluice.devstack import Stack
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--strategy",
-    type=click.Choice(["range", "hash", "score"]),
+    type=Choice(["range", "hash", "score"]),
     default="range",
     show_default=True,
     help="How the pump client spreads transactions over the pumps.",

@@ -11,6 +11,7 @@ import click
 from sluice.cli._job_run import run_command
 from sluice.cli._moments import MOMENT, MOMENT_FORMS
 from sluice.cli._settings import config_option
+from sluice.cli._suggestions import Choice
 
 
 @click.command("restore")
@@ -51,7 +52,7 @@ from sluice.cli._settings import config_option
 @click.option(
     "--format",
     "kind",
-    type=click.Choice(("parquet", "csv", "sql")),
+    type=Choice(("parquet", "csv", "sql")),
     default="parquet",
     show_default=True,
     help="Format of the row files.",

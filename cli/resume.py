@@ -11,6 +11,7 @@ import click
 
 from sluice.cli._settings import choose_pipeline, config_option, settings_of
 from sluice.cli._stack import stack_of
+from sluice.cli._suggestions import Choice
 
 if TYPE_CHECKING:
     from sluice.etl.settings import Settings
@@ -24,7 +25,7 @@ _POLL_INTERVAL_S = 0.5
 
 
 @click.command("resume")
-@click.argument("what", type=click.Choice(["land", "apply", "both"]), default="both")
+@click.argument("what", type=Choice(["land", "apply", "both"]), default="both")
 @config_option
 @click.pass_context
 def command(ctx: click.Context, what: str, config: str | None) -> None:

@@ -11,6 +11,7 @@ import click
 
 from sluice.cli._moments import MOMENT, MOMENT_FORMS
 from sluice.cli._settings import config_option, settings_of
+from sluice.cli._suggestions import Choice
 
 if TYPE_CHECKING:
     from sluice.etl.history.history_log import HistoryLog
@@ -47,7 +48,7 @@ class _Commit(click.ParamType[int]):
     " [all].",
 )  # fmt: skip
 @click.option(
-    "--kind", "kinds", multiple=True, type=click.Choice(("insert", "update", "delete")),
+    "--kind", "kinds", multiple=True, type=Choice(("insert", "update", "delete")),
     help="With --since: only these kinds of changes; may be repeated [all].",
 )  # fmt: skip
 @click.option(

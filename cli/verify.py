@@ -10,6 +10,7 @@ import click
 
 from sluice.cli._job_run import print_summary, run_command, run_job, run_to_summary
 from sluice.cli._settings import config_option, operator_name, settings_of
+from sluice.cli._suggestions import Choice
 from sluice.etl.tasks.job_kinds import job_kind
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ _COMMAND = "sluice verify --repair"
 @click.command("verify")
 @click.argument("tables", metavar="[SCHEMA.TABLE]...", nargs=-1)
 @click.option(
-    "--how", type=click.Choice(["auto", "upstream", "archive"]), default="auto", show_default=True,
+    "--how", type=Choice(["auto", "upstream", "archive"]), default="auto", show_default=True,
     help="upstream: with TiDB at [upstream] sql-host, as of the checkpoint; archive: with what"
     " Spark computes from snapshot and archive; auto: with TiDB if it can be reached.",
 )  # fmt: skip
