@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sluice.tidb import tso
-from sluice.tidb.moments import MomentError, parse_moment
+from sluice.tidb.moments import MomentError, is_relative, parse_moment
 
 
 def test_digits_are_exact_and_a_time_is_its_whole_millisecond():
@@ -103,3 +103,43 @@ def test_right_before_a_commit_is_a_moment_that_leaves_it_out(text):
 def test_before_something_else_than_a_commit_is_no_moment(text):
     with pytest.raises(MomentError):
         parse_moment(text)
+
+
+NOW = tso.from_datetime(datetime(2026, 11, 21, 9, 30, tzinfo=UTC))
+
+
+@pytest.mark.parametrize(
+    ("text", "moment"),
+    [
+        ("2h", datetime(2026, 11, 21, 7, 30, tzinfo=UTC)),
+        ("now", datetime(2026, 11, 21, 9, 30, tzinfo=UTC)),
+        ("today", datetime(2026, 11, 21, tzinfo=UTC)),
+        ("yesterday 14:00 Asia/Tokyo", datetime(2026, 11, 20, 5, tzinfo=UTC)),
+    ],
+)
+def test_what_is_relative_counts_from_the_given_now(text, moment):
+    assert is_relative(text)
+    assert parse_moment(text, NOW) == tso.last_of_ms(tso.from_datetime(moment))
+
+
+@pytest.mark.parametrize("text", ["470614793860415502", "before:470614793860415502", "2026-11-21"])
+def test_what_names_its_moment_is_the_same_by_every_clock(text):
+    assert not is_relative(text)
+    assert parse_moment(text, NOW) == parse_moment(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("20 minuts ago", "unknown word 'minuts'; did you mean minutes?"),
+        ("20 minutes agp", "unknown word 'agp'; did you mean ago?"),
+        ("1h 3 dais", "unknown word 'dais'; did you mean days?"),
+        ("yesterday 14:00 Europe/Berln", "zone 'Europe/Berln'; did you mean Europe/Berlin?"),
+        ("yesterdy", "neither a TSO (digits) nor a time; did you mean yesterday?"),
+        ("last night", "invalid moment 'last night': neither a TSO (digits) nor a time"),
+    ],
+)
+def test_the_word_that_is_mistyped_is_named(text, said):
+    with pytest.raises(MomentError) as caught:
+        parse_moment(text)
+    assert said in str(caught.value)
