@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import getpass
 import os
 import socket
@@ -12,6 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 from click.core import ParameterSource
 
+from sluice.cli._moments import RelativeMoment
+
 if TYPE_CHECKING:
     from sluice.etl.settings import Settings
     from sluice.etl.settings.pipelines import Pipelines
@@ -19,6 +22,7 @@ if TYPE_CHECKING:
 
 _NAME, _PRINTED = "sluice.pipeline", "sluice.pipeline.printed"
 _CHOSEN = "sluice.pipeline.chosen"
+_CLOCK_PRINTED = "sluice.clock.printed"
 _STACK = "the one-machine stack"
 _MACHINE = Path("/etc/sluice/sluice.toml")
 
@@ -33,7 +37,45 @@ def config_option(function: Callable[..., Any]) -> Callable[..., Any]:
         "--pipeline", metavar="NAME", expose_value=False, callback=_remember,
         help="Name of a pipeline in $SLUICE_PIPELINES; `sluice pipelines` lists them.",
     )  # fmt: skip
-    return config(pipeline(function))
+    return config(pipeline(_by_upstreams_clock(function)))
+
+
+def _by_upstreams_clock(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Have the times ago that a command was given count from its upstream's now."""
+
+    @functools.wraps(function)
+    def run(*args: Any, **options: Any) -> Any:
+        if any(isinstance(value, RelativeMoment) for value in options.values()):
+            ctx = click.get_current_context()
+            settings = settings_of(ctx, options["config"])
+            options = {name: in_upstreams_time(settings, each) for name, each in options.items()}
+        return function(*args, **options)
+
+    return run
+
+
+def in_upstreams_time(settings: Settings, value: Any) -> Any:
+    """Return a relative moment by the upstream's clock (TSO), and print by how much it differs.
+
+    Other values are returned as they are. Raises MomentError.
+    """
+    if not isinstance(value, RelativeMoment):
+        return value
+    from sluice.etl.upstream_clock import describe_skew, differing_now, upstream_skew_ms
+    from sluice.tidb import tso
+    from sluice.tidb.moments import parse_moment
+
+    now = differing_now(settings)
+    if now is None:
+        return int(value)
+    if not (meta := click.get_current_context().meta).get(_CLOCK_PRINTED):
+        meta[_CLOCK_PRINTED] = True
+        click.echo(
+            f"times ago count from the upstream's now, {tso.time_text(now)}: its clock is"
+            f" {describe_skew(upstream_skew_ms(settings))} this machine's",
+            err=True,
+        )
+    return parse_moment(value.text, now)
 
 
 def _remember(ctx: click.Context, _: click.Parameter, name: str | None) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sluice.cli._moments import MOMENT
-from sluice.cli._settings import config_option, settings_of
+from sluice.cli._settings import config_option, in_upstreams_time, settings_of
 from sluice.cli._suggestions import Choice
 
 if TYPE_CHECKING:
@@ -100,7 +100,8 @@ def command(
     if kind == "parquet" and to is None:
         raise click.UsageError("Parquet files need a folder: --to FOLDER", ctx)
     settings = settings_of(ctx, config)
-    at = [first, *(MOMENT.convert(moment, None, ctx) for moment in moments)]
+    others = (MOMENT.convert(moment, None, ctx) for moment in moments)
+    at = [first, *(in_upstreams_time(settings, moment) for moment in others)]
     if diff and at[0] >= at[1]:
         raise click.UsageError(f"{tso.text(at[0])} is not before {tso.text(at[1])}", ctx)
     past = (

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sluice.cli._moments import MOMENT, MOMENT_FORMS
+from sluice.cli._moments import MOMENT, MOMENT_FORMS, empty_range
 from sluice.cli._settings import config_option, settings_of
 from sluice.cli._suggestions import Choice
 from sluice.etl.display_units import format_size
@@ -60,8 +60,9 @@ _MAX_STATEMENT_CHARS = 160
     " 'paid'\". A plain column matches before or after the change; old. and new. select one.",
 )
 @click.option(
-    "--sort", type=Choice(("newest", "time", "size")), default="newest", show_default=True,
-    help="newest: newest first; time: oldest first; size: most rows first.",
+    "--sort", type=Choice(("newest", "time", "size")),
+    help="newest: newest first; time: oldest first; size: most rows first [newest; with --group"
+    " size].",
 )  # fmt: skip
 @click.option(
     "--group", "group", multiple=True, type=Choice(("minute", "table", "shape")),
@@ -114,7 +115,6 @@ def command(
     """
     from sluice.etl.history.find import SearchQuery, check_table_globs, first_groups, search
     from sluice.etl.history.history_log import HistoryLog
-    from sluice.tidb import tso
 
     settings = settings_of(ctx, config)
     shown_zone = _zone(zone)
@@ -122,8 +122,9 @@ def command(
     begin = past.first if since is None else since
     end = past.last if until is None else until
     if begin >= end:
-        raise click.UsageError(f"--since {tso.text(begin)} is not before --until {tso.text(end)}")
-    query = SearchQuery(begin, end, globs, kinds, where, sort, limit, group=group)
+        raise empty_range(begin, until, past.last)
+    order = sort or ("size" if group else "newest")
+    query = SearchQuery(begin, end, globs, kinds, where, order, limit, group=group)
     found = search(
         settings, query, on_progress=_Progress(max(begin, past.first), min(end, past.last))
     )
@@ -134,12 +135,17 @@ def command(
         for line in _json_lines(found, groups, query):
             click.echo(line)
         return
+    hidden = 0 if globs or kinds else _leave_out_system_ddl(found)
+    ddl_lines = [*_ddl_lines(found, shown_zone)]
     for text in (
-        *_ddl_lines(found, shown_zone),
+        *(() if group else ddl_lines),
         *_group_lines(groups, shown_zone),
         *_transaction_lines(found, shown_zone),
+        *(ddl_lines if group else ()),
     ):
         click.echo(text)
+    if hidden:
+        click.echo(f"{hidden:,} DDL of TiDB's own schemas: --kind ddl shows them", err=True)
     for text in _summary(found, query, past):
         click.echo(text, err=True)
 
@@ -180,6 +186,22 @@ def _time(ts: int, zone: ZoneInfo, precision: str = "milliseconds") -> str:
     from sluice.tidb import tso
 
     return tso.to_datetime(ts).astimezone(zone).isoformat(" ", precision)
+
+
+def _leave_out_system_ddl(found: SearchResults) -> int:
+    """Remove DDL that is only about schemas of TiDB's own; return how many there were."""
+    from sluice.tidb.history import SYSTEM_SCHEMAS
+
+    kept = [
+        ddl
+        for ddl in found.ddls
+        if not ddl.tables
+        or any(name.partition(".")[0].casefold() not in SYSTEM_SCHEMAS for name in ddl.tables)
+    ]
+    hidden = len(found.ddls) - len(kept)
+    found.ddls = kept
+    found.counts["ddls"] -= hidden
+    return hidden
 
 
 def _ddl_lines(found: SearchResults, zone: ZoneInfo) -> Iterator[str]:

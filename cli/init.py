@@ -126,12 +126,15 @@ def command(
         raise _exists(output) from None
     except OSError as error:
         raise RequestError(f"'{output}' can't be written: {error}") from error
-    click.echo(f"wrote {output}", err=as_json)
     try:
         settings = load_settings(str(output))
-    except SettingsError:
+    except SettingsError as error:
         output.unlink()
-        raise
+        raise SettingsError(
+            f"no '{output}' was written, for these answers make no settings: {error.args[0]}",
+            hint="run `sluice init` again with another answer",
+        ) from error
+    click.echo(f"wrote {output}", err=as_json)
     results = check_pipeline(settings, PARTIES)
     lacks_rights = any(each.state == FAIL and "lacks rights" in each.text for each in results)
     grants = _grants(settings) if lacks_rights else []

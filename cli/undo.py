@@ -9,7 +9,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import click
 
-from sluice.cli._moments import MOMENT, MOMENT_FORMS
+from sluice.cli._moments import MOMENT, MOMENT_FORMS, empty_range
 from sluice.cli._settings import config_option, settings_of
 from sluice.cli._suggestions import Choice
 
@@ -132,8 +132,7 @@ def command(
         with past.held("`sluice undo`", commit_ts - 1):
             changes = undo.read_transaction(past, commit_ts, globs, start_ts)
     else:
-        end = past.last if until is None else until
-        changes = _range(past, since or 0, end, globs, kinds, where)
+        changes = _range(past, since or 0, until, globs, kinds, where)
     reverses = [undo.invert_changes(table) for table in changes.tables]
     if dry_run:
         rows = [row for reverse in reverses for row in undo.preview(reverse, shown)]
@@ -161,7 +160,7 @@ def command(
 def _range(
     past: HistoryLog,
     begin: int,
-    end: int,
+    until: int | None,
     globs: tuple[str, ...],
     kinds: tuple[str, ...],
     where: str,
@@ -170,8 +169,9 @@ def _range(
     from sluice.etl.history.find import SearchQuery, check_table_globs
     from sluice.tidb import tso
 
+    end = past.last if until is None else until
     if begin >= end:
-        raise click.UsageError(f"--since {tso.text(begin)} is not before --until {tso.text(end)}")
+        raise empty_range(begin, until, past.last)
     for name, ts in (("--since", begin), ("--until", end)):
         if not past.first <= ts <= past.last:
             raise undo.UndoError(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import subprocess
 import threading
 import time
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 
 from sluice.devstack import processes
@@ -14,6 +14,8 @@ from sluice.devstack.launch import LOOPBACK, Service, base_environment, secrets_
 from sluice.devstack.state import StackError, StartedService, load_state, save_state
 
 _LOG_TAIL_LINES = 15
+_REPORT_INTERVAL_S = 10.0
+"""Airflow's parts need a minute on two cores: without a line in between a start looks hung."""
 
 
 class PartStarter:
@@ -31,8 +33,12 @@ class PartStarter:
         self._home, self._state_lock, self._children = home, state_lock, children
 
     def start(self, parts: list[Service], report: Callable[[str], None]) -> None:
-        """Start parts and report each that serves; raise StackError for the first that does not."""
+        """Start parts, and report each that serves and which ones don't yet.
+
+        Raises StackError for the first that fails.
+        """
         ready = {part.name: threading.Event() for part in parts}
+        report(f"starting {', '.join(part.name for part in parts)}")
         failed = threading.Event()
         errors: list[StackError] = []
 
@@ -61,6 +67,7 @@ class PartStarter:
         with ThreadPoolExecutor(len(parts), thread_name_prefix="start") as pool:
             futures = [pool.submit(start_after_others, part) for part in parts]
             try:
+                self._report_waits(futures, [part.name for part in parts], report)
                 for future in futures:
                     future.result()
             except BaseException:
@@ -68,6 +75,17 @@ class PartStarter:
                 raise
         if errors:
             raise errors[0]
+
+    @staticmethod
+    def _report_waits(
+        futures: Sequence[Future[None]], names: Sequence[str], report: Callable[[str], None]
+    ) -> None:
+        """Report every _REPORT_INTERVAL_S which parts don't serve yet, until all end."""
+        began = time.monotonic()
+        while wait(futures, _REPORT_INTERVAL_S).not_done:
+            left = [name for future, name in zip(futures, names, strict=True) if not future.done()]
+            if left:
+                report(f"  {time.monotonic() - began:3.0f} s  waiting for {', '.join(left)}")
 
     def _start_one(self, part: Service, cancelled: threading.Event) -> None:
         part.prepare()

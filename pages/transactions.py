@@ -42,11 +42,13 @@ Text = Annotated[str, Query(max_length=2000)]
 Kind = Literal["insert", "update", "delete", "ddl", "drop"]
 
 
-def _span(since: Moment = "", until: Moment = "") -> tuple[int, int]:
-    """Return two TSO. Raises MomentError."""
-    return operate.parse_moment(since) if since else 0, operate.parse_moment(
-        until
-    ) if until else _MAX_TS
+def _span(pipeline: PipelineParam, since: Moment = "", until: Moment = "") -> tuple[int, int]:
+    """Return two TSO; times ago count from the upstream's now. Raises MomentError."""
+
+    def moment(text: str, usual: int) -> int:
+        return operate.upstream_moment(pipeline.settings, text) if text else usual
+
+    return moment(since, 0), moment(until, _MAX_TS)
 
 
 def _about(

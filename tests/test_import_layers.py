@@ -50,6 +50,7 @@ ETL = {
     "retry": set(),
     "changes": {"lazy_exports"},
     "settings": {"changes", "lazy_exports"},
+    "upstream_clock": {"cached_value", "display_units", "settings"},
     "spark": {"retry", "settings"},
     "downstream": {"changes", "lazy_exports", "settings"},
     "landing": {"changes", "downstream", "lazy_exports", "retry", "settings", "spark"},
@@ -100,6 +101,7 @@ ETL = {
         "lazy_exports",
         "settings",
         "spark",
+        "upstream_clock",
     },
     "tasks": {
         "apply",
@@ -112,6 +114,7 @@ ETL = {
         "retry",
         "settings",
         "spark",
+        "upstream_clock",
         "verify",
     },
     "__init__": {"apply", "landing", "lazy_exports", "settings"},

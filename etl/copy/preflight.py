@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from sluice.etl.changes.formats.sql_text import quote_name
 from sluice.etl.copy.plan import CopyPlan
 from sluice.etl.downstream import CheckpointTable, MySQLSession
 from sluice.relay import RelayLog
@@ -49,28 +50,48 @@ def downstream_problems(
     """
     problems = []
     found = checkpoint.load() if checkpoint.exists() else None
+    held = _existing_tables(session, plan, into)
+    emptying = _emptying_sql([schema for schema, _ in held], plan, into)
     if found is not None:
+        statements = "; ".join([*emptying, checkpoint.removal_sql()])
         problems.append(
             f"{session.address} has a checkpoint of this cluster already, at {found.commit_ts}: it"
-            " is a replica. To start over, empty it, checkpoint and all"
+            f" is a replica. To start over, empty it: {statements}"
         )
-    if held := _existing_tables(session, plan, into):
-        shown = abbreviate(held, _MAX_SHOWN)
+    if held:
+        shown = abbreviate([full_name(*name) for name in held], _MAX_SHOWN)
         problems.append(
-            f"{session.address} isn't empty: {shown}. Remove these tables; databases that may hold"
-            " others are named with --into"
+            f"{session.address} isn't empty: {shown}. Remove these tables: {'; '.join(emptying)}."
+            " Databases that may hold others are named with --into"
         )
     session.commit()
     return problems
 
 
-def _existing_tables(session: MySQLSession, plan: CopyPlan, into: Sequence[str]) -> list[str]:
+def _existing_tables(
+    session: MySQLSession, plan: CopyPlan, into: Sequence[str]
+) -> list[tuple[str, str]]:
     targets = {folded(planned.schema) for planned in plan.tables} - {folded(name) for name in into}
     planned = {(folded(p.schema), folded(p.name)) for p in plan.tables}
     return sorted(
-        full_name(schema, name)
+        (str(schema), str(name))
         for schema, name in session.query(
             "SELECT TABLE_SCHEMA, TABLE_NAME FROM information_schema.TABLES"
         )
         if folded(str(schema)) in targets or (folded(str(schema)), folded(str(name))) in planned
     )
+
+
+def _emptying_sql(schemas: Sequence[str], plan: CopyPlan, into: Sequence[str]) -> list[str]:
+    """Return statements that remove what hinders: databases, or of those in `into` the tables."""
+    shared = {folded(name) for name in into}
+    found = [
+        f"DROP DATABASE {quote_name(s)}" for s in dict.fromkeys(schemas) if folded(s) not in shared
+    ]
+    there = {folded(schema) for schema in schemas} & shared
+    found += [
+        f"DROP TABLE IF EXISTS {quote_name(each.schema)}.{quote_name(each.name)}"
+        for each in plan.tables
+        if folded(each.schema) in there
+    ]
+    return found

@@ -61,6 +61,10 @@ class CheckpointTable:
                 raise
             return False
 
+    def removal_sql(self) -> str:
+        """Return the statement that removes this cluster's row."""
+        return f"DELETE FROM {self._table} WHERE clusterID = {self.cluster_id}"
+
     def create(self) -> None:
         """Create schema and table unless they exist (needs no right to do so if they do).
 

@@ -17,7 +17,6 @@ from sluice.etl.operate.status import (
     registered_pumps,
     status,
 )
-from sluice.tidb.moments import parse_moment
 
 if TYPE_CHECKING:
     from sluice.etl.operate.commands import (
@@ -42,6 +41,7 @@ if TYPE_CHECKING:
         skip_transaction,
     )
     from sluice.etl.operate.window_view import describe, find_window, latest_windows, row_changes
+    from sluice.etl.upstream_clock import upstream_moment
 
 __all__ = [
     "ACTIONS",
@@ -61,7 +61,6 @@ __all__ = [
     "notes_on_paused_dag",
     "order_job",
     "orders",
-    "parse_moment",
     "pause",
     "pumps_with_captures",
     "read_checkpoint_in_time",
@@ -75,6 +74,7 @@ __all__ = [
     "skip_ddl",
     "skip_transaction",
     "status",
+    "upstream_moment",
 ]
 
 __getattr__ = lazy_getattr(
@@ -104,5 +104,6 @@ __getattr__ = lazy_getattr(
         "find_window": "sluice.etl.operate.window_view",
         "latest_windows": "sluice.etl.operate.window_view",
         "row_changes": "sluice.etl.operate.window_view",
+        "upstream_moment": "sluice.etl.upstream_clock",
     },
 )

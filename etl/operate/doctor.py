@@ -22,6 +22,7 @@ from sluice.etl.operate.takeover_check import check_tidb_servers
 from sluice.etl.operate.time_zones import check_time_zones
 from sluice.etl.settings import Downstream, Settings
 from sluice.etl.spark.session import check_reachable
+from sluice.etl.upstream_clock import describe_skew
 from sluice.relay.url import local_folder
 from sluice.tidb import EtcdClient, PDClient, Registry, tso
 from sluice.tidb.table_name import abbreviate
@@ -34,6 +35,15 @@ PARTIES = ("upstream", "tidb", "pumps", "downstream", "zones", "spark", "disk")
 _TIMEOUT_S = 15.0
 _PD_TIMEOUT_S = 5.0
 _MAX_SKEW_MS = 1_000
+_MAX_PLAUSIBLE_SKEW_MS = 12 * 3_600_000
+"""No clock that is only wrong is so far behind: time zones differ by less."""
+_SET_CLOCKS = (
+    "set both by NTP: lag and times ago go by PD's clock, retention and ages by this machine's"
+)
+_REPLAYED = (
+    "an upstream that replays old timestamps, as the stand-in of `sluice up` does, is behind by"
+    " design: lag and times ago go by its clock. Else set both by NTP"
+)
 _MIN_FREE_RATIO, _MIN_FREE_BYTES = 0.1, 5 * 10**9
 _MAX_VERIFIED_AGE_MS = 7 * 86_400_000
 
@@ -79,8 +89,8 @@ def _upstream(settings: Settings) -> Iterator[CheckResult]:
         yield CheckResult(
             area,
             WARN,
-            f"this machine's clock differs from PD's by {skew_ms:,} ms",
-            "keep both by NTP: times ago and ages of windows go by this machine's clock",
+            f"PD's clock is {describe_skew(skew_ms)} this machine's",
+            _REPLAYED if skew_ms < -_MAX_PLAUSIBLE_SKEW_MS else _SET_CLOCKS,
         )
 
 

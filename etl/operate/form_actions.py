@@ -26,9 +26,10 @@ from sluice.etl.operate.override_commands import (
 from sluice.etl.operate.status import status
 from sluice.etl.operate.window_view import describe, find_window, latest_windows
 from sluice.etl.settings import Settings
+from sluice.etl.upstream_clock import upstream_moment
 from sluice.relay import RelayLog
 from sluice.relay.jobs import CANCEL, CANCELLING, PAUSE, PAUSING, Jobs
-from sluice.tidb import moments, tso
+from sluice.tidb import tso
 
 log = logging.getLogger("sluice")
 
@@ -88,7 +89,7 @@ def _dispatch(settings: Settings, form: OperateForm) -> str:
         case "resume":
             return "\n".join([resume(settings, value or BOTH), *notes_on_paused_dag(settings)])
         case "run-until":
-            return run_until(settings, moments.parse_moment(value))
+            return run_until(settings, upstream_moment(settings, value))
         case "skip-txn":
             commit_ts, start_ts = _one_of_several(value)
             return skip_transaction(settings, commit_ts, form.by, form.why, start_ts)

@@ -16,7 +16,7 @@ from sluice.etl.restore.drill.job import (
     run_drill,
 )
 from sluice.etl.settings import Settings
-from sluice.etl.tasks.form_fields import drill_request
+from sluice.etl.tasks.form_fields import drill_request, in_upstreams_time
 from sluice.etl.tasks.job_kinds import JobKind, ShowProgress, begin, work
 from sluice.relay.jobs import DONE, PAUSED, Job, Runner
 from sluice.tidb import tso
@@ -41,7 +41,7 @@ class DrillKind(JobKind):
         )
 
     def request(self, settings: Settings, form: Mapping[str, Any]) -> RestoreTestRequest:
-        return drill_request(form)
+        return drill_request(in_upstreams_time(settings, form))
 
     def find(self, settings: Settings, request: RestoreTestRequest) -> None:
         """Leave it to `create`, which first removes what a failed drill left."""

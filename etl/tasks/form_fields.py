@@ -32,6 +32,7 @@ __all__ = [
     "check_restore_allowed",
     "drill_request",
     "files_request",
+    "in_upstreams_time",
     "reapply_request",
     "restore_request",
     "snapshot_request",
@@ -39,6 +40,8 @@ __all__ = [
 ]
 
 _ESCAPES = {"\\r": "\r", "\\n": "\n", "\\t": "\t"}
+
+_MOMENT_FIELDS = frozenset(("at", "since", "until"))
 
 Form = Mapping[str, Any]
 
@@ -212,6 +215,18 @@ def snapshot_request(form: Form, default_source: str) -> SnapshotRequest:
         full=form["full"],
         options=DumplingOptions(escapes=form["escape_backslash"]),
     )
+
+
+def in_upstreams_time(settings: Settings, form: Form) -> Form:
+    """Return the form with TSOs for times ago, which count from the upstream's now."""
+    from sluice.etl.upstream_clock import upstream_moment
+
+    return {
+        name: upstream_moment(settings, value)
+        if name in _MOMENT_FIELDS and isinstance(value, str) and moments.is_relative(value)
+        else value
+        for name, value in form.items()
+    }
 
 
 def verify_request(form: Form) -> VerifyRequest:

@@ -8,7 +8,7 @@ from typing import Any
 
 from sluice.etl.copy import CopyProgressCounts
 from sluice.etl.settings import Settings
-from sluice.etl.tasks.form_fields import reapply_request
+from sluice.etl.tasks.form_fields import in_upstreams_time, reapply_request
 from sluice.etl.tasks.job_kinds import JobKind, ShowProgress
 from sluice.etl.verify.reapply import (
     ReplayPlan,
@@ -33,7 +33,7 @@ class ReapplyKind(JobKind):
     shows_counts = True
 
     def request(self, settings: Settings, form: Mapping[str, Any]) -> ReplayRequest:
-        return reapply_request(form)
+        return reapply_request(in_upstreams_time(settings, form))
 
     def plan(self, settings: Settings, request: ReplayRequest) -> ReplayPlan:
         return make_replay_plan(settings, request)

@@ -19,7 +19,12 @@ from sluice.etl.restore.plan import RestorePlan, RestoreSummary
 from sluice.etl.restore.planner import plan_restore
 from sluice.etl.restore.request import FilesRequest, RestoreRequest
 from sluice.etl.settings import Settings
-from sluice.etl.tasks.form_fields import check_restore_allowed, files_request, restore_request
+from sluice.etl.tasks.form_fields import (
+    check_restore_allowed,
+    files_request,
+    in_upstreams_time,
+    restore_request,
+)
 from sluice.etl.tasks.job_kinds import JobKind, ShowProgress
 from sluice.relay.jobs import CANCELLED, PAUSED, Job, Jobs, Runner
 from sluice.tidb import tso
@@ -40,6 +45,7 @@ class RestoreKind(JobKind):
         check_restore_allowed(settings, form)
 
     def request(self, settings: Settings, form: Mapping[str, Any]) -> Request:
+        form = in_upstreams_time(settings, form)
         return files_request(form) or restore_request(form)
 
     def find(self, settings: Settings, request: Request) -> Job | None:

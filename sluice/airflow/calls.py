@@ -125,7 +125,7 @@ def apply(
         if until or mode:  # else its imports would be for nothing
             from sluice.etl import operate
 
-            until_ts = operate.parse_moment(until) if until else None
+            until_ts = operate.upstream_moment(settings, until) if until else None
             settings = operate.settings_for_run(settings, mode) if mode else settings
         return run_in_worker(WorkerSpec("apply", settings, until_ts), time.left_s, stop, got_on)
 

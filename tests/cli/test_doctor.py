@@ -152,7 +152,9 @@ def test_init_writes_settings_that_load_checks_them_and_names_the_next_command(
     assert (code, told["schema"], told["file"]) == (1, 1, str(file)) and len(told["grants"]) > 2
     assert told["next"] == f"sluice doctor --config {file}" and told["failed"] == 3
     file.unlink()
-    assert ran("--spark", "http://spark")[0] == 1 and not file.exists()
+    code, text = ran("--spark", "http://spark")
+    assert code == 1 and not file.exists() and "wrote " not in text
+    assert f"no '{file}' was written" in text and "http://spark" in text
     assert ran("--tidb", "no address here")[0] == 2
 
 

@@ -13,9 +13,9 @@ from sluice.etl import operate
 from sluice.etl.cached_value import PollResults, SourcePoller
 from sluice.etl.downstream import Checkpoint
 from sluice.etl.downstream.ownership import downstream_name
-from sluice.etl.operate.overview.clock_skew import upstream_cluster_id, upstream_skew_ms
 from sluice.etl.operate.overview.sizes import latest_sizes
 from sluice.etl.settings import Settings
+from sluice.etl.upstream_clock import upstream_cluster_id, upstream_skew_ms
 from sluice.relay import RelayLog, StopMark, WindowRecord
 from sluice.relay.measures import CounterStore
 from sluice.relay.verification_log import Verifications

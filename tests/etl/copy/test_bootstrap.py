@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -167,10 +168,10 @@ def test_a_target_that_is_not_empty_is_refused_unless_it_is_named(
     ask(mariadb, "CREATE TABLE d.other (id INT)")
     settings = settings_of(mariadb, tmp_path)
     url = write(tmp_path / "dump", {"d.item.0.sql": items([(b"1", b"1")])})
-    with pytest.raises(CopyError, match=r"isn't empty: d\.other"):
+    with pytest.raises(CopyError, match=r"isn't empty: d\.other.*DROP DATABASE `d`\."):
         bootstrap(settings, url, ITEM)
     ask(mariadb, "CREATE TABLE d.item (id INT)")
-    with pytest.raises(CopyError, match=r"isn't empty: d\.item"):
+    with pytest.raises(CopyError, match=r"isn't empty: d\.item.*EXISTS `d`\.`item`\."):
         bootstrap(settings, url, ITEM, into=("d",))
     ask(mariadb, "DROP TABLE d.item")
     assert bootstrap(settings, url, ITEM, into=("d",)).rows == 1
@@ -192,6 +193,21 @@ def test_a_replica_is_refused_and_so_is_a_relay_log_of_another_time(
         bootstrap(other, url, ITEM)
     assert "has a checkpoint of this cluster already" in str(caught.value)
     assert f"holds the windows from {POSITION + 5} to {POSITION + 9}" in str(caught.value)
+
+
+def test_the_statements_that_a_refusal_names_make_the_next_copy_possible(
+    mariadb: MariaDBServer, tmp_path: Path
+) -> None:
+    url = write(tmp_path / "dump", {"d.item.0.sql": items([(b"1", b"1")])})
+    bootstrap(settings_of(mariadb, tmp_path), url, ITEM)
+    again = settings_of(mariadb, tmp_path / "again")
+    with pytest.raises(CopyError) as caught:
+        bootstrap(again, url, ITEM)
+    named = re.search(r"To start over, empty it: (.*)", str(caught.value))
+    assert named is not None
+    for statement in named[1].split("; "):
+        ask(mariadb, statement)
+    assert bootstrap(again, url, ITEM).rows == 1
 
 
 def test_a_bootstrap_of_something_else_is_told_whose_place_it_would_take(

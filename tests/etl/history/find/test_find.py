@@ -342,6 +342,10 @@ def test_the_command_shows_times_in_a_zone_and_json_for_scripts(
         r"\n    \d+  ",
         out,
     )
+    code, out, _ = ran("--group", "table")  # by default the largest first, and DDL behind it
+    sizes = [int(n.replace(",", "")) for n in re.findall(r"^bank\.\w+: ([\d,]+) ", out, re.M)]
+    assert code == 0 and out.startswith("bank.") and len(sizes) > 1
+    assert "create table" not in out.lower().partition("\nbank.")[0]
     code, out, _ = ran(*wanted, "--group", "shape", "--json")
     assert json.loads(out.splitlines()[0])["group"]["shape"].startswith("delete bank.cart")
     assert ran("--since", "2026-01-02T00:00:00", "--until", "2026-01-01T00:00:00")[0] == 2

@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import time
 
-from sluice.etl.operate.overview.clock_skew import upstream_skew_ms
 from sluice.etl.settings import Downstream, Relay, Settings, Upstream
+from sluice.etl.upstream_clock import upstream_skew_ms
 from tests.tidb.wire_cluster import Cluster
 
 PATIENCE_S = 120.0
