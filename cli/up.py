@@ -51,7 +51,7 @@ def command(ctx: click.Context, parts: tuple[str, ...], directory: Path | None) 
     )
     click.echo(
         f"TiDB         {LOOPBACK}:{site.ports['cluster-sql']}, user root, no password: reads what"
-        " was played"
+        " was played, then takes INSERT, UPDATE, DELETE"
     )
     click.echo(f"Spark        sc://{LOOPBACK}:{site.ports['spark']}")
     click.echo(f"metrics      http://{LOOPBACK}:{site.ports['metrics']}/metrics")

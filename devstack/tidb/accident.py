@@ -6,9 +6,9 @@ import asyncio
 from dataclasses import dataclass
 
 from sluice.devstack.tidb.ddl_writer import Writer
+from sluice.devstack.tidb.row_commit import commit_rows
 from sluice.devstack.tidb.tidb_server import UpstreamState
 from sluice.tidb import pb
-from sluice.tidb.codec.memcomparable import encode_int
 from sluice.tidb.rows import ROWID_NAME, encode_delete
 from sluice.tidb.schema import Table
 
@@ -39,24 +39,7 @@ async def delete_everything(
     mutation = pb.binlog.TableMutation(
         table_id=table.id, deleted_rows=rows, sequence=[pb.binlog.DeleteRow] * len(rows)
     )
-    value = pb.binlog.PrewriteValue(
-        schema_version=state.history.schema_version, mutations=[mutation]
-    )
-    key = b"t" + encode_int(table.id) + b"_r" + encode_int(start_ts)
-    binlog = pb.binlog.Binlog(
-        tp=pb.binlog.Prewrite, start_ts=start_ts, commit_ts=0, prewrite_key=key,
-        prewrite_value=value.SerializeToString(), ddl_job_id=0, ddl_schema_state=0,
-    )  # fmt: skip
-    payload = binlog.SerializeToString()
-    state.store.prewrite(key, start_ts)
-    await writer.prewrite(start_ts, payload)
-    commit_ts = await state.oracle.take()
-    state.store.commit(key, start_ts, commit_ts)
-    state.commits.add(commit_ts)
-    state.versions.follow(commit_ts, payload)
-    binlog.ClearField("prewrite_value")
-    binlog.tp, binlog.commit_ts = pb.binlog.Commit, commit_ts
-    await writer.finish(start_ts, binlog.SerializeToString())
+    commit_ts = await commit_rows([mutation], start_ts, writer, state)
     return CommittedDelete(commit_ts, len(rows))
 
 

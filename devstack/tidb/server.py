@@ -33,13 +33,17 @@ from sluice.devstack.tidb.pump_writer import (
     TransactionWriter,
 )
 from sluice.devstack.tidb.regions import RegionMap
+from sluice.devstack.tidb.row_commit import commit_rows
 from sluice.devstack.tidb.sql import ClusterState, SQLServer, Versions
+from sluice.devstack.tidb.sql.errors import SQLError
+from sluice.devstack.tidb.sql.writes import WriteTransaction, mutations
 from sluice.devstack.tidb.store import Store
 from sluice.devstack.tidb.tidb_server import TiDBServer, UpstreamState
 from sluice.devstack.tidb.tikv import TiKVService
 from sluice.devstack.tidb.upstream_work import OPEN_TIMEOUT_S, UpstreamWork
 from sluice.devstack.tidb.variables import put_variables
-from sluice.tidb import column_types, pb_grpc
+from sluice.etl.changes import server_errors
+from sluice.tidb import PumpWriteError, column_types, pb_grpc
 
 _STORE_ID = 1
 _COMMITS_PER_PAGE = 10_000
@@ -103,6 +107,7 @@ class Cluster:
         self.work = UpstreamWork(self.recording, self._upstream, self._writer)
         self.port = self.control_port = self.sql_port = 0
         self._emptied: set[int] = set()
+        self._writing = asyncio.Lock()
         self._capture: ChangeWriter | None = None
         if options.has_capture:
             meta = self.recording.meta_keys() if self.recording else ()
@@ -171,6 +176,9 @@ class Cluster:
             settle=lambda ts: asyncio.run_coroutine_threadsafe(
                 self.work.wait_for_locks(ts), loop
             ).result(OPEN_TIMEOUT_S),
+            commit=lambda writes: asyncio.run_coroutine_threadsafe(
+                self.commit_writes(writes), loop
+            ).result(2 * OPEN_TIMEOUT_S),
         )
         self._sql = SQLServer(state, *_split(self._options.sql))
         self.sql_port = self._sql.port
@@ -289,6 +297,30 @@ class Cluster:
             return asdict(await delete_everything(table, writer, self._upstream, happened))
         finally:
             await writer.close()
+
+    async def commit_writes(self, writes: WriteTransaction) -> int:
+        """Commit what a session of the SQL port wrote; return the commit_ts. Raises SQLError."""
+        if self.recording is not None and self.work.state in ("idle", "replaying"):
+            raise SQLError(
+                server_errors.UNKNOWN_ERROR,
+                "the stand-in's recording isn't over: `sluice replay` plays it, then rows can be"
+                " written",
+            )
+        async with self._writing:
+            start_ts = await self.oracle.take()
+            await asyncio.to_thread(writes.check_unchanged, start_ts)
+            writer = self._writer({})
+            try:
+                await self.work.open(writer)
+                return await commit_rows(
+                    mutations(writes.tables()), start_ts, writer, self._upstream
+                )
+            except (RequestRejected, PumpWriteError) as error:
+                raise SQLError(
+                    server_errors.UNKNOWN_ERROR, f"critical error: write binlog failed: {error}"
+                ) from error
+            finally:
+                await writer.close()
 
     async def add_column(self, parameters: dict[str, Any]) -> dict[str, Any]:
         """POST /column: beside a workload, too, whose rows have NULL there.

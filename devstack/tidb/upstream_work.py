@@ -120,11 +120,9 @@ class UpstreamWork:
     def last_played(self) -> int | None:
         """Return up to where the recording has happened, or will have when its replay is over.
 
-        None: all of it.
+        None: all of it, or what the stand-in has kept of it when a replay ended.
         """
-        if self.state in ("stopped", "failed"):
-            return self._upstream.commits.newest_ts
-        return self.until_ts
+        return None if self.state in ("done", "stopped", "failed") else self.until_ts
 
     async def wait_for_locks(self, ts: int) -> None:
         """Wait for the locks that a reader at `ts` meets.
@@ -153,7 +151,11 @@ class UpstreamWork:
 
     async def _run_replay(self, player: RecordingPlayer, writer: TransactionWriter) -> None:
         await self._run(player.run(), writer)
-        self.state = "failed" if self.error else "done" if player.complete else "stopped"
+        ended = "failed" if self.error else "done" if player.complete else "stopped"
+        end_ts = self.until_ts if ended == "done" else self._upstream.commits.newest_ts
+        if end_ts is not None:
+            self._upstream.versions.end_at(end_ts)
+        self.state = ended
 
     async def _run_workload(self, workload: Workload, writer: TransactionWriter) -> None:
         await self._run(workload.run(), writer)

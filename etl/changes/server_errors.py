@@ -16,11 +16,13 @@ UNKNOWN_DATABASE: Final = 1049
 TABLE_EXISTS: Final = 1050
 UNKNOWN_TABLE: Final = 1051
 """Raised by DROP TABLE; other statements raise NO_SUCH_TABLE."""
+NOT_NULL: Final = 1048
 UNKNOWN_COLUMN: Final = 1054
 DUPLICATE_ENTRY: Final = 1062
 SYNTAX_ERROR: Final = 1064
 UNKNOWN_ERROR: Final = 1105
 """TiDB's number of most errors that have no number of their own."""
+COLUMN_COUNT: Final = 1136
 MIXES_AGGREGATES: Final = 1140
 NOT_GRANTED: Final = 1141
 NO_SUCH_TABLE: Final = 1146
@@ -40,6 +42,7 @@ OPTION_PREVENTS: Final = 1290
 INCORRECT_TIME: Final = 1292
 UNKNOWN_ZONE: Final = 1298
 UNKNOWN_FUNCTION: Final = 1305
+NO_DEFAULT: Final = 1364
 INCORRECT_VALUE: Final = 1366
 TABLE_DEF_CHANGED: Final = 1412
 TRIGGER_IN_WRONG_SCHEMA: Final = 1435
@@ -52,6 +55,8 @@ SNAPSHOT_TOO_OLD: Final = 8055
 MEMORY_EXCEEDED: Final = 8175
 GC_TOO_EARLY: Final = 9006
 """The garbage collection has removed what a transaction would read."""
+
+WRITE_CONFLICT: Final = 9007
 
 OLDER_THAN_GC: Final = frozenset({SNAPSHOT_TOO_OLD, GC_TOO_EARLY})
 

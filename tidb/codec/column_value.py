@@ -181,14 +181,18 @@ def missing_value(column: Column) -> Any:
     if default is None:
         return _zero(column) if column.not_null else None
     try:
-        return _parse_default(column, default)
+        return parse_text(column, default)
     except (ValueError, InvalidOperation, CodecError) as error:
         raise CodecError(
             f"column {column.name!r} has the origin default {default!r}: {error}"
         ) from error
 
 
-def _parse_default(column: Column, default: bytes | str) -> Any:
+def parse_text(column: Column, default: bytes | str) -> Any:
+    """Return the value that a text, such as a default, has in `column`.
+
+    Raises ValueError, InvalidOperation, CodecError.
+    """
     kind = column.kind
     if kind == "bit":
         return int.from_bytes(default.encode() if isinstance(default, str) else default, "big")

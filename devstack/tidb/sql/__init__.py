@@ -2,7 +2,8 @@
 
 It understands what tools send that read a TiDB at a timestamp (`tidb_snapshot`, key ranges,
 `_tidb_rowid`, `TABLESAMPLE REGIONS()`, `information_schema`), prints values as TiDB does, and
-refuses with TiDB's error numbers. It writes nothing.
+refuses with TiDB's error numbers. Once the recording has been played it takes INSERT, UPDATE and
+DELETE, which go to the pumps as binlogs.
 """
 
 from sluice.devstack.tidb.sql.server import SQLServer

@@ -52,10 +52,11 @@ class Header:
 
 @dataclass(slots=True)
 class Result:
-    """Rows of values; without columns a statement that returns none."""
+    """Rows of values; a statement without columns returns none, and changed `affected` rows."""
 
     columns: list[Header] = field(default_factory=list)
     rows: Iterable[Iterable[Any]] = ()
+    affected: int = 0
 
 
 def of_column(column: Column, name: str, table: Table | None, results_charset: str) -> Header:

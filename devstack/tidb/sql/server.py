@@ -117,8 +117,10 @@ class SQLServer:
             result = session.execute(rest.decode("utf-8", "surrogateescape"))
             if result.columns:
                 wire.result(result.columns, result.rows)
-                return
-        elif command == _INIT_DB:
+            else:
+                wire.ok(result.affected)
+            return
+        if command == _INIT_DB:
             session.use(rest.decode())
         elif command not in (_PING, _RESET):
             raise SQLError(server_errors.UNKNOWN_COMMAND, f"command {command} not supported now")

@@ -18,6 +18,8 @@ from sluice.devstack.tidb.sql.show_create import show_create_database, show_crea
 from sluice.devstack.tidb.sql.system_tables import ClusterState
 from sluice.devstack.tidb.sql.variables import VERSION, Variables
 from sluice.devstack.tidb.sql.versioned_rows import Catalog
+from sluice.devstack.tidb.sql.write_statements import WRITES, RowWriter
+from sluice.devstack.tidb.sql.writes import WriteTransaction
 from sluice.etl.changes import server_errors
 from sluice.tidb.codec.row import HANDLE_ID, ROWID_NAME
 from sluice.tidb.column_types import BIGINT
@@ -25,6 +27,7 @@ from sluice.tidb.schema import Column, Table
 from sluice.tidb.tso import compose, physical_ms
 
 _ROWID = Column(HANDLE_ID, ROWID_NAME, HANDLE_ID, BIGINT, flen=20)
+_REFUSED = ("REPLACE", "CREATE", "ALTER", "DROP", "TRUNCATE", "RENAME")
 _SYSTEM_SCHEMAS = {"information_schema", "mysql"}
 
 
@@ -37,10 +40,13 @@ class Session:
         self._schema: str | None = None
         self._transaction_ts = 0
         self._snapshot_ts = 0
+        self._writes: WriteTransaction | None = None
+        self._row_count = 0
         self._functions: dict[str, Callable[..., Any]] = {
             "VERSION": lambda: VERSION,
             "DATABASE": lambda: self._schema,
             "CONNECTION_ID": lambda: number,
+            "ROW_COUNT": lambda: self._row_count,
             "NOW": self._now,
             "TIDB_PARSE_TSO": self._parse_tso,
         }
@@ -71,26 +77,55 @@ class Session:
             case "BEGIN" | "START":
                 return self._begin(parser)
             case "COMMIT" | "ROLLBACK":
-                self._transaction_ts = 0
+                self._end_transaction(commits=word == "COMMIT")
                 return Result()
-        if word in (
-            "INSERT",
-            "REPLACE",
-            "UPDATE",
-            "DELETE",
-            "CREATE",
-            "ALTER",
-            "DROP",
-            "TRUNCATE",
-            "RENAME",
-        ):
-            if self._snapshot_ts:
-                raise SQLError(
-                    server_errors.UNKNOWN_ERROR,
-                    "can not execute write statement when 'tidb_snapshot' is set",
-                )
-            raise SQLError(server_errors.UNKNOWN_ERROR, "the stand-in's SQL port only reads")
+        if word in (*WRITES, *_REFUSED):
+            return self._write(word, parser)
         raise syntax_error(text)
+
+    # ---- writes --------------------------------------------------------------------------------
+
+    def _write(self, word: str, parser: Parser) -> Result:
+        if self._snapshot_ts:
+            raise SQLError(
+                server_errors.UNKNOWN_ERROR,
+                "can not execute write statement when 'tidb_snapshot' is set",
+            )
+        if word not in WRITES or self._state.commit is None:
+            raise SQLError(
+                server_errors.UNKNOWN_ERROR,
+                f"the stand-in takes no {word}; it takes SELECT, and where its recording was played"
+                f" {', '.join(WRITES)}",
+            )
+        if self.variables.zone_minutes:
+            raise SQLError(
+                server_errors.UNKNOWN_ERROR,
+                "the stand-in writes in UTC only: SET time_zone = '+00:00'",
+            )
+        ts = self._transaction_ts or self._state.take_ts()
+        if self._writes is None:
+            self._writes = WriteTransaction(self._state.versions, ts)
+        catalog = self._catalog(ts)
+        writer = RowWriter(
+            self._writes, lambda names: self._table(catalog, *self._named(names)), self._scope,
+            self._now,
+        )  # fmt: skip
+        stays_open = bool(self._transaction_ts) or not self.variables.get("@@autocommit")
+        try:
+            self._row_count = writer.execute(word, parser)
+        finally:
+            if stays_open:
+                self._transaction_ts = ts
+        if not stays_open:
+            self._end_transaction(commits=True)
+        return Result(affected=self._row_count)
+
+    def _end_transaction(self, *, commits: bool) -> None:
+        """End the transaction; without writes there is nothing to commit."""
+        writes, self._writes, self._transaction_ts = self._writes, None, 0
+        if commits and writes is not None and writes.tables():
+            assert self._state.commit is not None
+            self._state.commit(writes)
 
     # ---- time ----------------------------------------------------------------------------------
 
@@ -141,6 +176,7 @@ class Session:
         return values.shifted(moment.strftime("%Y-%m-%d %H:%M:%S.%f"), self.variables.zone_minutes)
 
     def _begin(self, parser: Parser) -> Result:
+        self._end_transaction(commits=True)
         parser.accept("TRANSACTION")
         parser.accept("READ", "ONLY")
         parser.accept("WITH", "CONSISTENT", "SNAPSHOT")
@@ -241,12 +277,22 @@ class Session:
         for number, column in enumerate(virtual):
             scope = self._scope([*columns, *virtual[:number]])
             formulas.append(compile_expression(Parser(column.generated).expression(), scope))
-        for row in self._state.versions.rows(table, self._state.visible(ts), low, high):
+        own = self._writes is not None and self._writes.changes(table) and not self._snapshot_ts
+        for row in (
+            self._own_rows(table)
+            if own
+            else self._state.versions.rows(table, self._state.visible(ts), low, high)
+        ):
             for n in times:
                 row[n] = row[n] and values.shifted(row[n], minutes)
             for formula in formulas:
                 row.append(formula(row))
             yield row
+
+    def _own_rows(self, table: Table) -> list[list[Any]]:
+        """Return the rows with the transaction's own changes, in the order of their keys."""
+        assert self._writes is not None
+        return [row for _, row in sorted(self._writes.rows(table), key=lambda found: found[0][1:])]
 
     def _catalog(self, ts: int) -> Catalog:
         return self._state.versions.catalog(self._state.visible(ts))

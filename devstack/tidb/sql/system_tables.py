@@ -11,6 +11,7 @@ from sluice.devstack.tidb.sql.show_create import column_type
 from sluice.devstack.tidb.sql.variables import VERSION
 from sluice.devstack.tidb.sql.versioned_rows import Catalog
 from sluice.devstack.tidb.sql.versions import Versions
+from sluice.devstack.tidb.sql.writes import WriteTransaction
 from sluice.tidb.column_types import BIGINT, FLAG_AUTO_INCREMENT, VARCHAR
 from sluice.tidb.schema import STATE_PUBLIC, Column, Table
 from sluice.tidb.tso import physical_ms
@@ -32,6 +33,10 @@ class ClusterState:
     region_rows: int = 1000
     settle: Callable[[int], None] = lambda ts: None
     """Returns once every transaction that may yet commit at or below a TSO has."""
+    commit: Callable[[WriteTransaction], int] | None = None
+    """Commits what a session wrote, and returns the commit_ts; None: the port only reads. Raises
+    SQLError.
+    """
 
     def visible(self, ts: int) -> int:
         """Return the TSO up to which a reader at `ts` sees the recording."""

@@ -11,6 +11,7 @@ from sluice.etl.changes import server_errors
 VERSION = "8.0.11-TiDB-v6.6.0"
 
 _DEFAULTS: dict[str, Any] = {
+    "allow_auto_random_explicit_insert": 0,
     "autocommit": 1,
     "character_set_client": "utf8mb4",
     "character_set_connection": "utf8mb4",

@@ -89,6 +89,13 @@ class VersionedRows:
         self._recording = recording
         self.new_collations = cache(new_collations)
         self._lock = threading.Lock()
+        self._coming: deque[tuple[int, bytes | DdlHistoryJob]] = deque()
+        self._end: int | None = None
+        """TSO up to which the recording was played; None: all of it."""
+        self._safe_point = 0
+        self._reset()
+
+    def _reset(self) -> None:
         self._loaded = False
         self._catalogs: list[Catalog] = [Catalog({}, {}, {})]
         self._changed_at: list[int] = [0]
@@ -100,8 +107,6 @@ class VersionedRows:
         self._dropped: dict[int, set[int]] = {}
         self._recent: dict[tuple[int, int], list[list[Any]]] = {}
         self._ordered: dict[int, list[tuple[Key, RowVersions]]] = {}
-        self._coming: deque[tuple[int, bytes | DdlHistoryJob]] = deque()
-        self._safe_point = 0
         self._deleted: deque[tuple[int, int, Key]] = deque()
         """Deletions: when, of which table, the row."""
         self._fresh: dict[int, list[tuple[Key, RowVersions]]] = {}
@@ -147,6 +152,8 @@ class VersionedRows:
             ):
                 events.append((txn_.commit_ts, 1, record.payload))
         for ts, is_rows, event in sorted(events, key=lambda entry: entry[:2]):
+            if self._end is not None and ts > self._end:
+                break
             if is_rows:
                 self._change(ts, event)
             else:
@@ -188,11 +195,11 @@ class VersionedRows:
                 elif kind == _UPDATE:
                     pairs = read_pairs(next(updated), 0)
                     half = len(pairs) // 2
-                    old, new = _by_id(pairs[:half]), _by_id(pairs[half:])
+                    old, new = stored_by_id(pairs[:half]), stored_by_id(pairs[half:])
                     left = self._remove(table, ts, old)
                     self._put(table, ts, new, left)
                 elif kind == _DELETE:
-                    self._remove(table, ts, _by_id(read_pairs(next(deleted), 0)))
+                    self._remove(table, ts, stored_by_id(read_pairs(next(deleted), 0)))
 
     def _put(self, table: Table, ts: int, row: Stored, left: int | None = None) -> None:
         """Put a row; `left` is the partition in which it was, if that is gone."""
@@ -300,7 +307,8 @@ def _time(version: tuple[int, Stored | None]) -> int:
     return version[0]
 
 
-def _by_id(pairs: list[tuple[int, Datum, int]]) -> Stored:
+def stored_by_id(pairs: list[tuple[int, Datum, int]]) -> Stored:
+    """Return a row's datums by column id."""
     return {column_id: datum for column_id, datum, _ in pairs}
 
 
@@ -316,7 +324,7 @@ def _inserted(table: Table, data: bytes) -> tuple[Stored]:
         datum, pos = decode_datum(data, pos)
         column_ = table.handle_column
         row[HANDLE_ID if column_ is None else column_.id] = datum
-    row.update(_by_id(read_pairs(data, pos)))
+    row.update(stored_by_id(read_pairs(data, pos)))
     return (row,)
 
 

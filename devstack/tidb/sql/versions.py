@@ -9,14 +9,22 @@ from __future__ import annotations
 
 import bisect
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from sluice.devstack.tidb.sql import partitions
 from sluice.devstack.tidb.sql.errors import SQLError
-from sluice.devstack.tidb.sql.versioned_rows import Catalog, Key, RowVersions, VersionedRows
+from sluice.devstack.tidb.sql.versioned_rows import (
+    Catalog,
+    Key,
+    RowVersions,
+    Stored,
+    VersionedRows,
+    stored_by_id,
+)
 from sluice.etl.changes import server_errors
 from sluice.tidb.codec.column_value import from_datum, missing_value
+from sluice.tidb.codec.row import encode_delete, read_pairs
 from sluice.tidb.history import SYSTEM_SCHEMAS
 from sluice.tidb.job import DdlHistoryJob
 from sluice.tidb.old_collations import binary_table
@@ -91,6 +99,16 @@ class Versions(VersionedRows):
             finally:
                 self._lock.release()
 
+    def end_at(self, ts: int) -> None:
+        """Forget what the recording has after `ts`: it was not played.
+
+        Nothing may have been written behind the recording yet.
+        """
+        with self._lock:
+            if self._end is None or ts < self._end:
+                self._end = ts
+                self._reset()
+
     def drop(self, safe_point: int) -> None:
         """Collect garbage as TiDB's GC: no reader is below this TSO any longer."""
         with self._lock:
@@ -110,13 +128,14 @@ class Versions(VersionedRows):
         """
         self._load()
         if low is not None or high is not None:
-            yield from self._decoded(table, ts, low, high)
+            yield from (row for _, row in self._decoded(table, ts, low, high))
             return
         recent = self._recent.get((id(table), ts))
         if recent is None:
-            recent = list(itertools.islice(self._decoded(table, ts), _MAX_CACHED_ROWS + 1))
+            every = (row for _, row in self._decoded(table, ts))
+            recent = list(itertools.islice(every, _MAX_CACHED_ROWS + 1))
             if len(recent) > _MAX_CACHED_ROWS:
-                yield from self._decoded(table, ts)
+                yield from (row for _, row in self._decoded(table, ts))
                 return
             with self._lock:
                 while len(self._recent) >= _MAX_CACHED_TABLES:
@@ -125,9 +144,33 @@ class Versions(VersionedRows):
         for row in recent:
             yield row.copy()
 
+    def keyed_rows(self, table: Table, ts: int) -> Iterator[tuple[Key, list[Any]]]:
+        """Yield the rows as of `ts`, each with its key. SQLError as `rows`."""
+        self._load()
+        yield from self._decoded(table, ts)
+
+    def row_at(self, table: Table, key: Key, ts: int) -> list[Any] | None:
+        """Return the row with this key as of `ts`, None if there is none."""
+        self._load()
+        chain = self._rows.get(table.id, {}).get(key)
+        stored = chain.at(ts) if chain is not None else None
+        return None if stored is None else self._values(table, key, stored)
+
+    def key_of(self, table: Table, row: Mapping[str, Any]) -> Key:
+        """Return the key of a row, which is given by its columns and the row id."""
+        return self._key(table, stored_by_id(read_pairs(encode_delete(table, row), 0)))
+
+    @staticmethod
+    def _values(table: Table, key: Key, row: Stored) -> list[Any]:
+        found = [
+            from_datum(c, row[c.id]) if c.id in row else missing_value(c)
+            for c in table.stored_columns
+        ]
+        return [*found, key[-1]] if table.handle_kind == "heap" else found
+
     def _decoded(
         self, table: Table, ts: int, low: Any = None, high: Any = None
-    ) -> Iterator[list[Any]]:
+    ) -> Iterator[tuple[Key, list[Any]]]:
         columns = table.stored_columns
         unknown = {column for since, column in self._rewritten.get(table.id, ()) if since <= ts}
         places = partitions.ids(table) | {0} if table.is_partitioned else {0}
@@ -141,8 +184,7 @@ class Versions(VersionedRows):
                     f"{table.full_name}: a column changed its type; the stand-in can't convert"
                     " rows",
                 )
-            found = [from_datum(c, row[c.id]) if c.id in row else missing_value(c) for c in columns]
-            yield [*found, key[-1]] if table.handle_kind == "heap" else found
+            yield key, self._values(table, key, row)
 
     def _in_order(self, table_id: int, low: Any, high: Any) -> Iterator[tuple[Key, RowVersions]]:
         with self._lock:

@@ -140,9 +140,9 @@ class MySQLConnection:
             )
         return Login(name, schema.decode())
 
-    def ok(self) -> None:
-        """Answer that a statement without rows is done."""
-        self.write(b"\0\0\0" + struct.pack("<HH", _AUTOCOMMIT, 0))
+    def ok(self, affected: int = 0) -> None:
+        """Answer that a statement without rows is done, and changed so many rows."""
+        self.write(b"\0" + _length(affected) + b"\0" + struct.pack("<HH", _AUTOCOMMIT, 0))
         self.flush()
 
     def error(self, error: SQLError) -> None:
