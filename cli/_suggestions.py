@@ -26,6 +26,5 @@ class Choice(click.Choice[str]):
         try:
             return super().convert(value, param, ctx)
         except click.BadParameter as error:
-            text = error.message.rstrip(".")
-            error.message = f"{text}{near(str(value), map(str, self.choices))}"
-            raise
+            alike = near(str(value), map(str, self.choices))
+            raise click.BadParameter(f"{error.message.rstrip('.')}{alike}", ctx, param) from None

@@ -123,7 +123,7 @@ def command(
     end = past.last if until is None else until
     if begin >= end:
         raise empty_range(begin, until, past.last)
-    order = sort or ("size" if group else "newest")
+    order: Any = sort or ("size" if group else "newest")
     query = SearchQuery(begin, end, globs, kinds, where, order, limit, group=group)
     found = search(
         settings, query, on_progress=_Progress(max(begin, past.first), min(end, past.last))
