@@ -138,6 +138,7 @@ def stack_text(status: dict[str, Any]) -> str:
     else:
         lines.append(f"checkpoint  {tso.text(checkpoint) if checkpoint else 'none yet'}")
     lag = replication["lag_ms"]
-    lines.append(f"lag         {'unknown' if lag is None else f'{lag} ms'}")
+    waits = "unknown" if lag is None else f"{lag:,} ms since the oldest commit not applied yet"
+    lines.append(f"waiting     {waits}")
     operators = status["operators"]
     return "\n".join([*lines, *order_lines(operators), *verified_lines(operators)])

@@ -91,7 +91,9 @@ def pipeline_lines(status: dict[str, Any]) -> list[str]:
     if checkpoint:
         waiting = status["landed_not_applied_ms"]
         behind = f", {waiting / 1000:,.1f} s of it landed and not applied" if waiting else ""
-        lines.append(f"lag         {status['lag_ms'] / 1000:,.1f} s behind the clock{behind}")
+        lines.append(
+            f"lag         {status['lag_ms'] / 1000:,.1f} s behind the upstream's clock{behind}"
+        )
     lines += _topic_lines(status["topics"])
     if status["ddl_under_way"]:
         lines.append(f"DDL         the one at commit_ts {status['ddl_under_way']} was begun")

@@ -9,7 +9,7 @@ from typing import Any
 from sluice.errors import RequestError
 from sluice.etl import operate
 from sluice.etl.history import undo
-from sluice.etl.history.errors import EmptyHistoryError
+from sluice.etl.history.errors import EmptyHistoryError, FindError
 from sluice.etl.history.find import (
     FoundDdl,
     FoundTransaction,
@@ -66,6 +66,11 @@ def found_document(pipeline: NamedPipeline, query: SearchQuery, *, keys: bool) -
         found.found = sorted(found.found, key=_rows, reverse=True)[: query.limit]
     if not keys:
         found.found = [_without_keys(one) for one in found.found]
+    if found.complete and not (found.found or found.groups or found.large or found.problem):
+        try:
+            check_table_globs(past, query.tables)
+        except FindError as error:
+            found.unknown_table = str(error.args[0])
     return _found(found, past.last)
 
 
@@ -89,6 +94,7 @@ def _found(found: RecentPage, last: int) -> dict[str, Any]:
         "complete": found.complete,
         "windows": found.windows,
         "unknown": found.unknown,
+        "unknown_table": found.unknown_table,
         "problem": found.problem,
         "hint": found.hint,
         "last": str(last),
@@ -151,12 +157,28 @@ def state_document(pipeline: NamedPipeline, key: TransactionKey) -> dict[str, An
     at = known.at_ts
     applied = None if at is None or (known.problem and at < commit_ts) else at >= commit_ts
     problem = "" if applied else known.problem
+    refused = None if applied or decided else _refusal(settings, key)
     return {
         "override": decided,
         "applied": applied,
         "checkpoint": str(at) if at else None,
         "problem": problem,
+        "refused": refused,
     }
+
+
+def _refusal(settings: Settings, key: TransactionKey) -> dict[str, str] | None:
+    """Return why applying has stopped at this transaction, and what to type; None if it hasn't."""
+    commit_ts, start_ts = key
+    for failure in operate.failures(settings.open_relay()):
+        if failure.what == operate.APPLY and str(commit_ts) in f"{failure.message} {failure.hint}":
+            started = f" --start-ts {start_ts}" if start_ts else ""
+            return {
+                "text": failure.message,
+                "hint": failure.hint,
+                "command": f"sluice txn skip {commit_ts}{started}",
+            }
+    return None
 
 
 def undo_document(pipeline: NamedPipeline, at: TransactionKey) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from sluice.etl.lazy_exports import lazy_getattr
 from sluice.etl.operate.status import (
+    failures,
     list_overrides,
     orders,
     pumps_with_captures,
@@ -54,6 +55,7 @@ __all__ = [
     "accept",
     "describe",
     "dispatch",
+    "failures",
     "find_stopped_dags",
     "find_window",
     "latest_windows",

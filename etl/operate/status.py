@@ -51,11 +51,13 @@ def status(settings: Settings) -> dict[str, Any]:
         "downstream": lambda: _checkpoint_of(settings, last.cluster_id if last is not None else 0),
         "upstream": lambda: pumps_with_captures(settings.upstream),
         "archive": lambda: restorable(settings),
+        "clock": lambda: _upstream_skew_ms(settings),
     }
     asked = SourcePoller().poll(questions, _CHECKPOINT_TIMEOUT_S)
     checkpoint: Checkpoint | None = asked.values.get("downstream")
     at = checkpoint.commit_ts if checkpoint else None
     refused = checkpoint.in_flight.refused if checkpoint and checkpoint.in_flight else None
+    upstream_ms = now_ms() + round(asked.values.get("clock", 0.0))
     waiting = max(0, tso.ms_between(at, last.hi)) if last is not None and at is not None else None
     return {
         "relay": {
@@ -72,7 +74,7 @@ def status(settings: Settings) -> dict[str, Any]:
             checkpoint.pending.commit_ts if checkpoint and checkpoint.pending else None
         ),
         "landed_not_applied_ms": waiting,
-        "lag_ms": max(0, now_ms() - tso.physical_ms(at)) if at else None,
+        "lag_ms": max(0, upstream_ms - tso.physical_ms(at)) if at else None,
         "topics": _topics(settings, relay),
         **orders(settings),
         "restorable": asked.values.get("archive"),
@@ -130,6 +132,13 @@ def _topics(settings: Settings, relay: RelayLog) -> list[dict[str, Any]]:
         return []
     counts = CounterStore(relay, settings.downstream_name).totals().apply.counts
     return [asdict(traffic) for traffic in topic_traffic(counts)]
+
+
+def _upstream_skew_ms(settings: Settings) -> float:
+    """Return how far PD's clock is ahead of this machine's, 0 if PD doesn't answer."""
+    from sluice.etl.upstream_clock import upstream_skew_ms
+
+    return upstream_skew_ms(settings)
 
 
 def orders(settings: Settings) -> dict[str, Any]:

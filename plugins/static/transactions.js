@@ -34,7 +34,7 @@ export async function load(around) {
 async function loadList(around) {
   const wanted = Object.fromEntries(FIELDS.map((field) => [field, around.query.get(field) ?? ""]));
   const key = JSON.stringify(wanted);
-  if (found?.key !== key) found = { key, wanted, entries: [], groups: newGroups(), large: [], through: "", top: "", complete: false, windows: 0, unknown: [], problem: "", hint: "", most: PAGE, stopped: false };
+  if (found?.key !== key) found = { key, wanted, entries: [], groups: newGroups(), large: [], through: "", top: "", complete: false, windows: 0, unknown: [], unknownTable: "", problem: "", hint: "", most: PAGE, stopped: false };
   const state = found;
   if (looks(state)) await lookBack(around, state);
   else if (state.top && !wanted.until && !isWhole(state)) await lookAhead(around, state);
@@ -56,7 +56,7 @@ async function lookBack(around, state) {
   state.large.push(...step.large);
   state.top ||= step.last;
   state.windows += step.windows;
-  Object.assign(state, { through: step.through, complete: step.complete, unknown: step.unknown, problem: step.problem, hint: step.hint });
+  Object.assign(state, { through: step.through, complete: step.complete, unknown: step.unknown, unknownTable: step.unknown_table ?? "", problem: step.problem, hint: step.hint });
 }
 
 async function lookAhead(around, state) {
@@ -78,6 +78,7 @@ function drawList(list, around) {
     search(around),
     list.problem && h("section", { class: "held bad", id: "problem" }, h("p", {}, h("strong", {}, "It can't be looked further back: "), plain(list.problem)), list.hint && h("p", {}, "Hint: ", marked(list.hint))),
     list.unknown.length > 0 && h("section", { class: "held warn", id: "unknown" }, h("p", {}, "No table that was looked at so far has a column ", list.unknown.map((column, i) => [i > 0 && " or ", name(column)]), ".")),
+    list.unknownTable && !list.entries.length && h("section", { class: "held warn", id: "unknown-table" }, h("p", {}, plain(list.unknownTable))),
     card({ id: "list", class: "flush" }, list.wanted.group ? drawGroups(list.groups, around, counts, list.complete) : entries(list, around), foot(list, around)),
   ];
 }
@@ -196,6 +197,7 @@ function drawOne(one, state, around) {
   return [
     h("div", { class: "head", id: "title" }, h("div", {}, h("p", { class: "crumb" }, h("a", { href: link(around, {}), onclick: back }, "Transactions")), h("h1", {}, one.ddl ? "DDL of " : "", when(tsoMs(one.commit_ts)))), standing(state)),
     facts(one, around),
+    state.refused && h("section", { class: "held bad", id: "refused" }, h("p", {}, h("strong", {}, "Applying has stopped at it: "), plain(state.refused.text)), h("p", {}, "Hint: ", marked(state.refused.hint)), h("p", {}, "To leave it out: ", copyable(state.refused.command, around))),
     one.left_out && h("section", { class: "held warn", id: "left-out" }, h("p", {}, h("strong", {}, "It was left out when it landed: "), plain(one.left_out), ". Its rows aren't kept.")),
     one.ddl && card({ id: "ddl" }, h("h2", {}, one.ddl.kind, one.ddl.drops && ", rows are gone after it"), h("pre", { class: "sql" }, plain(one.ddl.statement))),
     one.others.length > 0 && h("section", { class: "held", id: "others" }, h("p", {}, "Committed at the same timestamp: ", one.others.map((at, i) => [i > 0 && ", ", h("a", { href: link(around, { at }), onclick: (event) => go(event, around, at) }, at)]), ".")),
@@ -204,9 +206,10 @@ function drawOne(one, state, around) {
   ];
 }
 
-function standing({ applied, override, problem }) {
+function standing({ applied, override, problem, refused }) {
   if (override) return h("span", { class: "state warn" }, override.action === "skip" ? "skipped by override" : "replaced by override");
   if (problem) return h("span", { class: "state warn", title: problem }, "the downstream doesn't answer");
+  if (refused) return h("span", { class: "state bad", title: refused.text }, "refused: applying has stopped here");
   return applied ? h("span", { class: "state good" }, "applied") : h("span", { class: "state busy" }, "not applied yet");
 }
 

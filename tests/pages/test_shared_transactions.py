@@ -14,6 +14,7 @@ from sluice.pages.past_transactions import (
     state_document,
     transaction_document,
 )
+from sluice.relay.failures import Failure
 from tests.etl.shared_story import SharedStory
 from tests.etl.story import table
 
@@ -58,3 +59,28 @@ def test_an_override_of_one_is_not_shown_at_the_other(told: tuple[NamedPipeline,
     assert state_document(pipeline, (at, at - 11))["override"] is None
     operate.dispatch(pipeline.settings, operate.OperateForm("remove-override", f"{at}-{at - 1}"))
     assert state_document(pipeline, (at, at - 1))["override"] is None
+
+
+def test_the_transaction_at_which_applying_has_stopped_is_refused_with_a_command(
+    told: tuple[NamedPipeline, int],
+) -> None:
+    pipeline, at = told
+    text = f"the transaction at commit_ts {at} doesn't fit the downstream"
+    relay = pipeline.settings.open_relay()
+    relay.failures.note(Failure("apply", text, "compare the table: `sluice verify`", 7))
+    refused = state_document(pipeline, (at, 0))["refused"]
+    assert refused["text"] == text and refused["command"] == f"sluice txn skip {at}"
+    assert state_document(pipeline, (at + 1, 0))["refused"] is None
+    relay.failures.clear("apply")
+    assert state_document(pipeline, (at, 0))["refused"] is None
+
+
+def test_a_mistyped_table_is_answered_with_the_one_that_was_meant(
+    told: tuple[NamedPipeline, int],
+) -> None:
+    pipeline, _ = told
+    query = SearchQuery(0, 1 << 62, (f"{ONE.schema_name}.oen",), order="newest", limit=9)
+    document = found_document(pipeline, query, keys=True)
+    assert f"did you mean {ONE.full_name}?" in document["unknown_table"]
+    known = SearchQuery(0, 1 << 62, (ONE.full_name,), ("delete",), order="newest", limit=9)
+    assert found_document(pipeline, known, keys=True)["unknown_table"] == ""

@@ -59,7 +59,8 @@ class RecentPage:
     """A page of results: all that was committed after `through` (TSO) has been searched.
 
     Continue with it as the query's `until`, unless `complete`. `unknown`: columns of the condition
-    that no table had until then. `problem`, `hint`: why it can't continue.
+    that no table had until then. `unknown_table`: that the history knows no such table, and what
+    was meant. `problem`, `hint`: why it can't continue.
     """
 
     through: int
@@ -72,6 +73,7 @@ class RecentPage:
     groups: list[FoundGroup] = field(default_factory=list)
     """In place of `found`, for a query that groups."""
     unknown: list[str] = field(default_factory=list)
+    unknown_table: str = ""
     problem: str = ""
     hint: str = ""
 
