@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -229,7 +229,7 @@ class Session:
             return str(self._transaction_ts)
         return self.variables.get(name)
 
-    def _scope(self, columns: list[Column]) -> Scope:
+    def _scope(self, columns: Sequence[Column]) -> Scope:
         return Scope(
             {c.name.lower(): (n, c) for n, c in enumerate(columns)}, self._variable, self._functions
         )
