@@ -63,9 +63,8 @@ and folders that are there in place of the documents'.
 """
 
 BY_A_TEST = {
-    r"sluice (up etcd .*|replay .* --send-only|init .*|grants > .*)|curl .*/accident|kill %1": (
-        "tests/cli/test_tried_documents.py"
-    ),
+    r"sluice (up etcd .*|replay .* --send-only|init .*|grants > .*)|mariadb --no-defaults .*"
+    r"|sluice undo \d+ --apply|kill %1": ("tests/cli/test_tried_documents.py"),
     r"make (run|up|down)|sluice run": "tests/cli/test_run.py",
     r"sluice (programs|down|run --rec.*)": "tests/test_wheel.py",
     r"sluice (up|replay .*--paused|bootstrap --from tidb.*|snapshot make)|sluice (restore|backfill)"

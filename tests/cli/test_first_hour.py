@@ -1,5 +1,4 @@
-"""The first hour: from an empty folder to a replica in a terminal, by what each answer names next,
-and a DELETE without its WHERE taken back in TiDB.
+"""The first hour: from an empty folder to a replica in a terminal, by what each answer names next.
 
 The upstream is the stand-in cluster with two pumps, and Spark and MariaDB are there; nothing knows
 of the pipeline yet.
@@ -92,33 +91,11 @@ def test_from_an_empty_folder_to_a_replica_by_what_each_answer_names_next(
     assert code == 0 and "rows are downstream" in said, said
     said, code = terminal.type("sluice status")
     assert "checkpoint  none yet" not in said and "checkpoint  unknown" not in said
-    tidb = f"mariadb --no-defaults -h 127.0.0.1 -P {ports['cluster-sql']} -u root"
-
-    def count(client: str) -> int:
-        return int(
-            terminal.type(f"{client} -sN -e 'SELECT COUNT(*) FROM bank.child'")[0].split()[0]
+    counts = [
+        terminal.type(f"{client} -sN -e 'SELECT COUNT(*) FROM bank.child'")[0].split()[0]
+        for client in (
+            f"mariadb --no-defaults -h 127.0.0.1 -P {ports['cluster-sql']} -u root",
+            as_root,
         )
-
-    def wait_for(rows: int) -> None:
-        deadline = time.monotonic() + 240
-        while count(as_root) != rows:
-            assert time.monotonic() < deadline, (tmp_path / "replicate.log").read_text()
-            time.sleep(0.5)
-
-    rows = count(tidb)
-    assert count(as_root) == rows > 0
-    terminal.type(f"sluice replicate > {tmp_path}/replicate.log 2>&1 &")
-    said, code = terminal.type(f"{tidb} -e 'DELETE FROM bank.child'")  # and the WHERE?
-    assert code == 0 and count(tidb) == 0, said
-    wait_for(0)
-    said, code = terminal.type("sluice find --since 1h --table 'bank.*' --kind delete --sort size")
-    assert code == 0 and f"bank.child: {rows:,} deleted" in said, said
-    found = re.search(rf"^(\d{{18}})  .*{rows:,} rows", said, re.MULTILINE)
-    assert found is not None
-    said, code = terminal.type(f"sluice undo {found[1]} --dry-run --rows 1")
-    assert code == 0 and "no conflicts" in said, said
-    said, code = terminal.type(f"sluice undo {found[1]} --apply")
-    assert code == 0 and f"{rows:,} rows are what they were" in said, said
-    assert count(tidb) == rows
-    wait_for(rows)
-    terminal.type("kill %1; wait")
+    ]
+    assert counts[0] == counts[1] != "0"
