@@ -191,12 +191,13 @@ def _time(ts: int, zone: ZoneInfo, precision: str = "milliseconds") -> str:
 def _leave_out_system_ddl(found: SearchResults) -> int:
     """Remove DDL that is only about schemas of TiDB's own; return how many there were."""
     from sluice.tidb.history import SYSTEM_SCHEMAS
+    from sluice.tidb.table_name import TableName
 
     kept = [
         ddl
         for ddl in found.ddls
         if not ddl.tables
-        or any(name.partition(".")[0].casefold() not in SYSTEM_SCHEMAS for name in ddl.tables)
+        or any(TableName.parse(name).schema.casefold() not in SYSTEM_SCHEMAS for name in ddl.tables)
     ]
     hidden = len(found.ddls) - len(kept)
     found.ddls = kept
