@@ -5,6 +5,7 @@ from __future__ import annotations
 from sluice.etl.changes import server_errors
 from sluice.etl.changes.formats.ddl_partitions import exchanged_partition, rows_of_partitions
 from sluice.etl.changes.formats.sql_text import columns_text, quote_name, quote_table
+from sluice.etl.changes.rules import with_stored_mark
 from sluice.etl.downstream import DownstreamError, MySQLSession
 from sluice.etl.downstream.ddl._state import actual_columns, actual_partitions
 from sluice.tidb.ddl_job import DdlJob
@@ -44,9 +45,8 @@ def swap_rows(session: MySQLSession, ddl: DdlJob) -> None:
     computed_here = {
         folded(column.name) for column in actual_columns(session, ordinary) if column.generated
     }
-    names = columns_text(
-        [column for column in ordinary.stored_columns if folded(column.name) not in computed_here]
-    )
+    stored = with_stored_mark(ordinary).stored_columns
+    names = columns_text([column for column in stored if folded(column.name) not in computed_here])
     partition = (
         f"{quote_table(partitioned)} PARTITION ({place})"
         if actual_partitions(session, partitioned)

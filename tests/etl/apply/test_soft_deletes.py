@@ -21,9 +21,10 @@ from sluice.tidb.schema import Index, Table
 from tests.etl.apply.ruled_columns import apply, names, settings_of
 from tests.etl.apply.soft_deleted import KEYS, Drawn, made_of, time_of
 from tests.etl.apply.test_safe_mode import forget, leave_checkpoint
+from tests.etl.downstream.ddl.test_partition_changes import exchanged
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.masking import KEY, SECTION, VARIABLE
-from tests.etl.story import Row, Story, column, table, wider
+from tests.etl.story import Row, Story, column, partitioned, table, wider
 from tests.examples import examples
 
 RULE = {"soft-delete": "gone"}
@@ -284,3 +285,22 @@ def test_the_digest_of_rules_counts_soft_deletes_and_is_that_of_before_without()
 
     assert digest({"leave-out": ["a"]}, {"rename": {"b": "x"}}) == "ebf93c35672ebfa3"
     assert len({digest(RULE), digest({"soft-delete": "x"}), digest({"add": {"gone": "1"}})}) == 3
+
+
+def test_marked_rows_stay_marked_in_an_exchanged_partition(
+    mariadb: MariaDBServer, tmp_path: Path
+) -> None:
+    story = Story(mariadb, tmp_path)
+    parts = partitioned(1, "`id`", (101, "p0", "5"), (102, "p1", "9"))
+    made = story.create(table(10, "t", "id int", "v int", primary="id", partition=parts), "")
+    beside = story.create(table(11, "tx", "id int", "v int", primary="id"), "")
+    settings = settings_of(story, RULE)
+    story.insert(made, {"id": 1, "v": 1}, {"id": 2, "v": 2}, {"id": 6, "v": 6})
+    story.insert(beside, {"id": 3, "v": 3}, {"id": 4, "v": 4})
+    story.delete(made, {"id": 1, "v": 1})
+    story.delete(beside, {"id": 3, "v": 3})
+    exchanged(story, made, 0, beside)
+    apply(story, settings)
+    shown = "id, v, gone IS NULL"
+    assert story.rows("t", shown) == [(3, 3, 0), (4, 4, 1), (6, 6, 1)]
+    assert story.rows("tx", shown) == [(1, 1, 0), (2, 2, 1)]

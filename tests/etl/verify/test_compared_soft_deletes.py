@@ -1,0 +1,140 @@
+"""A table whose deleted rows stay: copied, looked at all the time, verified and repaired."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sluice.etl.changes.planning import prepare
+from sluice.etl.copy.backfill import run_backfill
+from sluice.etl.copy.definitions import SourceSchema
+from sluice.etl.settings.rules import parse_filter
+from sluice.etl.verify import VerifyRequest, VerifySummary, create_verify, run_verify
+from sluice.etl.verify.live_rows import open_live_rows
+from sluice.etl.verify.reapply import ReplayRequest, create_or_resume, run_reapply
+from sluice.etl.verify.reapply.repair_run import latest_rows_options
+from sluice.etl.verify.repair import create_repair, repair_sql
+from sluice.relay.jobs import Runner
+from sluice.tidb.schema import Schema
+from tests.etl.copy.backfill.running import DATABASE, Pipeline, pipeline
+from tests.etl.copy.copying import CLUSTER
+from tests.etl.copy.given_rows import NOW, serving_all
+from tests.etl.mariadb_fixture import MariaDBServer
+from tests.etl.story import table
+from tests.etl.verify.replicas import Replica
+from tests.etl.verify.test_compared_added_columns import differing, run
+
+PEOPLE = table(21, "people", "id int", "n int", primary="id", unique=("n",))
+TABLE = f"{DATABASE}.load_1"
+
+
+@contextlib.contextmanager
+def replica(server: MariaDBServer, folder: Path) -> Iterator[Replica]:
+    schema = Schema(PEOPLE.schema_id, "d", "utf8mb4", "utf8mb4_bin")
+    filters = parse_filter({"columns": [{"tables": ["d.people"], "soft-delete": "gone"}]})[0]
+    known = SourceSchema(NOW - 1, 5, (schema,), (PEOPLE,))
+    held = {PEOPLE.id: [[n, n] for n in range(60)]}
+    with serving_all([PEOPLE], held, region_rows=20) as address:
+        made = Replica(address, known, server, folder, filters)
+        made.copy()
+        yield made
+
+
+@pytest.mark.slow
+def test_a_copy_has_the_column_and_rows_that_are_marked_are_not_compared(
+    mariadb: MariaDBServer, tmp_path: Path
+) -> None:
+    with replica(mariadb, tmp_path) as made:
+
+        class Upstream:
+            address = made.address
+
+            def definitions(self, ts: int) -> SourceSchema:
+                return made.known
+
+        def seen_all_the_time() -> int:
+            with open_live_rows(made.settings, CLUSTER, Upstream(), 1.0) as live:
+                return live.compare(live.tables[PEOPLE.id], "id < 200").apart.count
+
+        ((rows, marked),) = run(mariadb, "SELECT COUNT(*), COUNT(gone) FROM d.people")
+        assert (rows, marked, differing(made), seen_all_the_time()) == (60, 0, 0, 0)
+        run(mariadb, "INSERT INTO d.people VALUES (99, 7, '2020-01-01')")
+        assert (differing(made), seen_all_the_time()) == (0, 0)
+        run(mariadb, "UPDATE d.people SET gone = '2020-01-01' WHERE id = 7")
+        run(mariadb, "UPDATE d.people SET gone = NULL WHERE id = 99")
+        assert (differing(made), seen_all_the_time()) == (2, 2)
+
+
+@pytest.fixture(scope="module")
+def running(
+    mariadb_server: MariaDBServer, spark_remote: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Pipeline]:
+    filters = parse_filter({"columns": [{"tables": [TABLE], "soft-delete": "gone"}]})[0]
+    folder = tmp_path_factory.mktemp("soft_deletes")
+    with pipeline(mariadb_server, spark_remote, folder, filters=filters) as made:
+        made.fill(transactions=20, rows=30, tables=1)
+        made.control.workload(
+            {"rate": 20, "transactions": None, "rows": 5, "tables": 1, "updates": 0}
+        )
+        yield made
+        made.control.stop()
+
+
+def damage(running: Pipeline) -> None:
+    running.caught_up()
+    running.downstream(f"DELETE FROM {TABLE} WHERE id % 7 = 0 AND id < 300")
+    running.downstream(f"UPDATE {TABLE} SET gone = '2020-01-01' WHERE id % 11 = 0 AND id < 300")
+    running.downstream(f"UPDATE {TABLE} SET pad = 'damaged' WHERE id % 13 = 0 AND id < 300")
+    running.downstream(f"REPLACE INTO {TABLE} (id, k, pad) VALUES (-1, 1, '')")
+
+
+def verified(running: Pipeline) -> VerifySummary:
+    job = create_verify(running.settings, VerifyRequest((TABLE,)), "test")
+    return run_verify(running.settings, job.id, Runner("test"))
+
+
+def check(running: Pipeline) -> None:
+    running.caught_up()
+    with running.snapshot() as (ts, select):
+        wanted = running.upstream(f"SELECT * FROM {TABLE} ORDER BY id", ts)
+        found = select(f"SELECT * FROM {TABLE} WHERE gone IS NULL ORDER BY id")
+        assert len(wanted) > 300 and [row[:-1] for row in found] == wanted
+
+
+@pytest.mark.slow
+def test_a_repair_brings_what_is_living_and_marks_what_is_not(running: Pipeline) -> None:
+    damage(running)
+    summary = verified(running)
+    (one,) = summary.unequal
+    assert one.differences > 50
+    script = b"\n".join(repair_sql(running.settings, summary))
+    assert b"SET `gone` = '20" in script and b"`gone` IS NOT NULL AND (" in script
+    job = create_repair(running.settings, summary, "test")
+    found = run_backfill(running.settings, job.id, Runner("test"), read=running.read)
+    counts = found.tables[TABLE]
+    assert counts["inserted"] and counts["replaced"] and counts["deleted"] == 1
+    check(running)
+    assert running.downstream(f"SELECT gone > '2021-01-01' FROM {TABLE} WHERE id = -1") == [(1,)]
+    assert verified(running).equal
+
+
+@pytest.mark.slow
+def test_rows_come_from_the_relay_log_beside_those_that_are_marked(running: Pipeline) -> None:
+    damage(running)
+    relay = running.settings.open_relay()
+    first, last = relay.first(), relay.last()
+    assert first is not None and last is not None
+    request = ReplayRequest(first.lo, last.hi, tables=(TABLE,))
+    options = latest_rows_options(running.settings, request)
+    done = run_reapply(
+        running.settings,
+        create_or_resume(running.settings, request, "test"),
+        Runner("test"),
+        prepare=lambda windows: prepare(running.settings.relay.url, windows, options),
+    )
+    assert done.is_done and done.repaired[TABLE]["inserted"] and done.repaired[TABLE]["replaced"]
+    running.downstream(f"DELETE FROM {TABLE} WHERE id = -1")
+    check(running)
