@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from sluice.errors import FAIL, OK, CheckResult
+from sluice.errors import FAIL, OK, WARN, CheckResult
 from sluice.etl.copy.copy_source_cluster import SourceCluster
 from sluice.etl.display_units import counted
 from sluice.etl.downstream import MySQLSession
@@ -43,11 +43,15 @@ def check_tables(settings: Settings) -> Iterator[CheckResult]:
         if table.is_base_table and settings.filters.wants_table(table.schema_name, table.name)
     ]
     absent = absent_tables(settings, target, wanted)
-    if absent:
+    if not wanted:
+        yield CheckResult("tables", OK, "the upstream has no table that is to be replicated")
+    elif absent:
+        # A new pipeline is checked before its copy: nothing can stop at a row yet.
+        has_begun = checkpoint is not None or settings.open_relay().last() is not None
         yield CheckResult(
             "tables",
-            FAIL,
-            f"{counted(len(absent), 'table')} of {len(wanted):,} of the upstream aren't downstream:"
+            FAIL if has_begun else WARN,
+            f"{len(absent):,} of {counted(len(wanted), 'table')} of the upstream aren't downstream:"
             f" {abbreviate(absent, _MAX_SHOWN, kind='tables')}. Applying stops at their first row",
             copying_hint(absent, is_all=len(absent) == len(wanted)),
         )
