@@ -67,6 +67,13 @@ def _why_unequal(table: dict[str, Any]) -> str:
     return f"{table['table']}: {table['problem'] or rows}"
 
 
+def _why_outdated(table: dict[str, Any]) -> str:
+    return (
+        f"{table['table']} follows former ones in rows from before {table['since_ts']}"
+        f" ({table['why']}): `{table['command']}`"
+    )
+
+
 def pipeline_lines(status: dict[str, Any]) -> list[str]:
     """Return the document of `etl.operate.status`, by line."""
     from sluice.etl.operate.assurance import restorable_text
@@ -105,6 +112,14 @@ def pipeline_lines(status: dict[str, Any]) -> list[str]:
     lines += order_lines(status)
     lines += verified_lines(status)
     lines.append(f"restorable  {restorable_text(status['restorable'])}")
+    lines += _first_lines(
+        "rules", map(_why_outdated, status["outdated"]), _MAX_TABLES_SHOWN, "tables"
+    )
+    if status["rules_changed"]:
+        lines.append(
+            "rules       changed since applying began: `sluice doctor` names tables that follow the"
+            " former ones"
+        )
     if "upstream" in status["errors"]:
         lines.append(f"pumps       unknown: {status['errors']['upstream']}")
     for pump in status["pumps"]:

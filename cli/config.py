@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from sluice.cli._settings import config_option, settings_of
+from sluice.errors import SluiceError
 from sluice.etl.settings import read_drainer
 
 if TYPE_CHECKING:
     from sluice.etl.settings import Settings
+    from sluice.tidb.schema import Table
 
 
 @click.command("config")
@@ -96,9 +98,21 @@ def _check(
         click.echo(line)
     for warning in found.warnings:
         click.echo(f"warning: {warning}")
+    for line in _outdated(settings, tables):
+        click.echo(f"warning: {line}")
     for problem in found.problems:
         click.echo(f"stops: {problem}")
     return 1 if found.problems else 0
+
+
+def _outdated(settings: Settings, tables: Sequence[Table]) -> list[str]:
+    """Return which tables follow former rules downstream, in words."""
+    from sluice.etl.copy.rule_changes import describe_outdated, outdated_tables
+
+    try:
+        return [describe_outdated(table) for table in outdated_tables(settings, tables)]
+    except (SluiceError, OSError, ValueError) as error:
+        return [f"it is unknown whether tables follow former rules: {error}"]
 
 
 def sluice_toml(file: Path, relay_url: str) -> str:

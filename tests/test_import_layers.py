@@ -294,6 +294,7 @@ RELAY = {
     "role_lease": {"log"},
     "row_groups": {"errors", "storage"},
     "schema_snapshots": {"checksummed", "format_version", "storage"},
+    "rule_changes": {"json_codec", "storage", "versioned_document"},
     "service_lease": {"errors", "json_codec", "storage", "versioned_document"},
     "storage": {"errors", "url"},
     "url": {"errors"},

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from sluice.errors import FAIL, OK, WARN, CheckResult, SluiceError, ours
 from sluice.etl.cached_value import SourcePoller
+from sluice.etl.copy.rule_changes import mending_command, outdated_tables
 from sluice.etl.copy.tidb_session import TidbAddress, TidbSession
 from sluice.etl.display_units import format_duration, format_size
 from sluice.etl.downstream import MySQLSession
@@ -45,6 +46,7 @@ _REPLAYED = (
     " design: lag and times ago go by its clock. Else set both by NTP"
 )
 _MIN_FREE_RATIO, _MIN_FREE_BYTES = 0.1, 5 * 10**9
+_MAX_OUTDATED = 20
 _MAX_VERIFIED_AGE_MS = 7 * 86_400_000
 
 
@@ -170,6 +172,7 @@ def _replication(settings: Settings) -> Iterator[CheckResult]:
         yield CheckResult("replication", OK, f"nothing holds it back; {seen.downstream.name} {lag}")
     yield from _pumps(seen)
     yield from _safety(seen)
+    yield from _outdated(settings)
 
 
 def _pumps(seen: Overview) -> Iterator[CheckResult]:
@@ -252,6 +255,27 @@ def _unrestorable(archive: ArchivePart) -> str:
     )
 
 
+def _outdated(settings: Settings) -> Iterator[CheckResult]:
+    """Yield the tables that follow former rules downstream."""
+    try:
+        found = outdated_tables(settings)
+    except (SluiceError, OSError, ValueError) as error:
+        yield CheckResult(
+            "rules",
+            WARN,
+            f"it is unknown which tables follow former ones: {error}",
+            _HINTS["rules"],
+        )
+        return
+    for table in found[:_MAX_OUTDATED]:
+        text = f"rows of {table.name} follow former rules: {table.why}"
+        yield CheckResult("rules", WARN, text, f"`{mending_command(table.name)}`")
+    if (others := len(found) - _MAX_OUTDATED) > 0:
+        yield CheckResult(
+            "rules", WARN, f"so do rows of {others:,} more tables", "`sluice status --json`"
+        )
+
+
 def _ago(ms: float) -> str:
     return format_duration(ms / 1000) if ms >= 1_000 else f"{ms:.0f} ms"
 
@@ -277,4 +301,5 @@ _HINTS = {
     "spark": "start it, or see [spark] remote",
     "disk": "see [relay] url and [archive] url",
     "replication": "`sluice status` has the details",
+    "rules": "`sluice status` has what was known when applying began",
 }

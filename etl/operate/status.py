@@ -10,6 +10,8 @@ from typing import Any
 
 from sluice.errors import SluiceError
 from sluice.etl.cached_value import SourcePoller
+from sluice.etl.changes.masks import MaskKeyError
+from sluice.etl.copy.rule_changes import have_rules_changed, mending_command
 from sluice.etl.downstream import Checkpoint, CheckpointError, DownstreamError
 from sluice.etl.downstream.sinks import hold_checkpoint, read_checkpoint
 from sluice.etl.operate.assurance import restorable, verifications
@@ -19,6 +21,7 @@ from sluice.etl.settings import Downstream, Kafka, Settings, Target, Upstream
 from sluice.relay import Failure, RelayLog
 from sluice.relay.jobs import Jobs
 from sluice.relay.measures import CounterStore
+from sluice.relay.rule_changes import RuleChanges
 from sluice.tidb import tso
 
 __all__ = [
@@ -78,8 +81,33 @@ def status(settings: Settings) -> dict[str, Any]:
         "topics": _topics(settings, relay),
         **orders(settings),
         "restorable": asked.values.get("archive"),
+        **_rules(settings, relay),
         "pumps": asked.values.get("upstream", []),
         "errors": asked.errors,
+    }
+
+
+def _rules(settings: Settings, relay: RelayLog) -> dict[str, Any]:
+    """Return which tables follow former rules, as far as a process that applies has noted it.
+
+    `rules_changed`: the settings have rules by which no process applies yet.
+    """
+    known = RuleChanges(relay.place).load()
+    try:
+        has_changed = have_rules_changed(settings, known)
+    except MaskKeyError:  # this command may run where the key isn't
+        has_changed = False
+    return {
+        "rules_changed": has_changed,
+        "outdated": [
+            {
+                "table": table.name,
+                "why": table.why,
+                "since_ts": table.since_ts,
+                "command": mending_command(table.name),
+            }
+            for table in known.tables
+        ],
     }
 
 

@@ -10,6 +10,7 @@ from contextlib import ExitStack
 from sluice.etl.copy.definitions import SourceSchema
 from sluice.etl.copy.errors import CopyError
 from sluice.etl.copy.gc_safepoint import GcSafePoint
+from sluice.etl.copy.rule_changes import end_outdated
 from sluice.etl.copy.tidb_session import TidbAddress
 from sluice.etl.downstream import MySQLSession
 from sluice.etl.downstream.ownership import PipelineIdentity
@@ -136,6 +137,9 @@ class _VerifyJob:
         self._run.look()
         self._run.check()
         Verifications(self._place.relay).note(summary.run(), self._names)
+        equal = {table.name for table in summary.tables if table.equal}
+        began_ms = summary.at_ms - round(summary.seconds * 1000)
+        end_outdated(self._settings, self._place.relay, equal, began_ms)
         self._run.end(DONE, result=summary.totals())
         return summary
 

@@ -20,8 +20,10 @@ def lines_of(*topics: dict[str, Any]) -> list[str]:
         ("landed_from", "checkpoint", "consistent", "written_by", "blocked", "stopped")
     )
     nothing |= dict.fromkeys(("ddl_under_way", "landed_not_applied_ms", "lag_ms", "apply_until_ts"))
-    nothing |= dict.fromkeys(("land_paused", "apply_paused"), False)
-    nothing |= {name: [] for name in ("failures", "overrides", "jobs", "unequal", "pumps")}
+    nothing |= dict.fromkeys(("land_paused", "apply_paused", "rules_changed"), False)
+    nothing |= {
+        name: [] for name in ("failures", "overrides", "jobs", "unequal", "pumps", "outdated")
+    }
     nothing["verified"] = asdict(verified_part(()))
     nothing["restorable"] = None
     found = pipeline_lines(

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import google_crc32c
 
+from sluice.etl.changes.rules import Filter, RecordedRules, Routes
 from sluice.etl.history.archive._pending import PendingSegments
 from sluice.etl.history.lake._rows import LakeLayout
 from sluice.etl.history.lake._versions import LakeSchemaVersions
@@ -51,6 +52,7 @@ from sluice.relay.known_pumps import AnsweredRange, KnownPump, LateCommit
 from sluice.relay.measures.states import StateHistory, StateSample
 from sluice.relay.notices import Notice, Notices
 from sluice.relay.quality import FailedExpectation, QualityRun, QualityRuns
+from sluice.relay.rule_changes import AppliedRules, OutdatedTable, RuleChanges
 from sluice.relay.schema_snapshots import SchemaSnapshots
 from sluice.relay.service_lease import ServiceLease
 from sluice.relay.verification_log import (
@@ -135,6 +137,9 @@ def _judgements(relay: RelayLog) -> None:
     StateHistory(relay).note(StateSample(1, 60_000.0, None))
     behind = Notice("behind", "behind", "6 min behind", "sluice top --once", "overview")
     Notices(relay.place).take([behind], lambda _: False, 1)
+    outdated = OutdatedTable(5, "rnd.plain", "[[filter.rows]] selected other rows", 5, 1)
+    rules = RecordedRules.of(Filter(), Routes()).to_text()
+    RuleChanges(relay.place).change(lambda _: AppliedRules("9f4e", rules, (outdated,)))
     suspect = PendingMismatch("rnd.plain", "`id` = 1", 5, confirmed=True, keys=["01"], looked_ms=1)
     ContinuousStateFile(relay.place).keep(ContinuousState(5, suspects=[suspect]))
     failed = FailedExpectation("not null", "a", "critical", "1 row")

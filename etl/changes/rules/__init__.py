@@ -35,6 +35,7 @@ from sluice.etl.changes.rules.replication_rules import (
 )
 from sluice.etl.changes.rules.routes import Route, RouteError, Routes, Target
 from sluice.etl.changes.rules.row_rules import ALL_KINDS, RowRule, RowRuleError
+from sluice.etl.changes.rules.rule_effects import RecordedRules, rule_differences
 from sluice.etl.changes.rules.soft_deletes import commit_time, with_stored_mark
 from sluice.etl.lazy_exports import lazy_getattr
 
@@ -56,6 +57,7 @@ __all__ = [
     "Filter",
     "NameRule",
     "PatternError",
+    "RecordedRules",
     "ReplicationRules",
     "Route",
     "RouteError",
@@ -76,6 +78,7 @@ __all__ = [
     "only_tables",
     "reads_otherwise",
     "renamed_columns",
+    "rule_differences",
     "rules_digest",
     "scope_ddl",
     "skip_reason",

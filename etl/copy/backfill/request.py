@@ -42,6 +42,12 @@ class BackfillRequest(JsonDocument):
     rows_per_second: int = 0
     only: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
+    @property
+    def is_whole(self) -> bool:
+        """Return whether all rows of its tables are replaced."""
+        part = self.where or self.from_key or self.to_key or self.only
+        return self.mode == REPLACE and not part
+
     def check(self) -> None:
         """Raise BackfillError for a request that makes no sense."""
         if not self.tables:

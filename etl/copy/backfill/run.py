@@ -19,6 +19,7 @@ from sluice.etl.copy.backfill.request import BackfillRequest
 from sluice.etl.copy.backfill.table_repairs import end_repairs
 from sluice.etl.copy.backfill.upstream_catalog import UpstreamCatalog
 from sluice.etl.copy.errors import BackfillError
+from sluice.etl.copy.rule_changes import end_outdated, have_rules_changed
 from sluice.etl.copy.tidb_session import TidbAddress
 from sluice.etl.downstream.ownership import PipelineIdentity
 from sluice.etl.settings import Settings
@@ -36,8 +37,12 @@ from sluice.relay.jobs import (
     StopRequested,
     WriteScope,
 )
+from sluice.relay.rule_changes import RuleChanges
 
 _READ_TIMEOUT_S = 600.0
+_RULES_TIMEOUT_S = 60.0
+"""A resumed pipeline applies again within it, by the settings as they are then."""
+_RULES_INTERVAL_S = 0.5
 
 log = logging.getLogger("sluice.backfill")
 KIND = "backfill"
@@ -159,6 +164,11 @@ class _BackfillContext:
                 f"{self.downstream.address} has no checkpoint: it is no replica yet. `sluice"
                 " bootstrap` makes it one"
             )
+        if self._has_other_rules():
+            problems.append(
+                "the settings have other rules than the process that applies: `sluice pause apply`"
+                " and `sluice resume apply` make it read them"
+            )
         problems += [
             f"the job {job.spec} isn't over: wait for it, or `sluice jobs cancel {job.id}`"
             for job in self.jobs.overlapping(self.touches(plan))
@@ -170,6 +180,20 @@ class _BackfillContext:
             PipelineIdentity.from_settings(self.settings).downstream,
             tuple(table.target for table in plan.tables),
         )
+
+    def wait_for_rules(self) -> None:
+        """Wait until the process that applies has the settings' rules, up to `_RULES_TIMEOUT_S`.
+
+        What it applies by former ones while chunks are written would stay as those leave it.
+        """
+        deadline = time.monotonic() + _RULES_TIMEOUT_S
+        while self._has_other_rules() and time.monotonic() < deadline:
+            if self._is_stalled():
+                return
+            time.sleep(_RULES_INTERVAL_S)
+
+    def _has_other_rules(self) -> bool:
+        return have_rules_changed(self.settings, RuleChanges(self.relay.place).load())
 
     def sweep(self) -> None:
         """Remove leftovers of finished jobs."""
@@ -218,6 +242,7 @@ def create_backfill(settings: Settings, request: BackfillRequest, by: str) -> Jo
     Raises as `plan_backfill`, BackfillError for what hinders it, JobOverlapError.
     """
     with _BackfillContext.open(settings) as place:
+        place.wait_for_rules()
         plan = place.plan(request)
         if plan.problems:
             raise BackfillError("\n".join(plan.problems))
@@ -266,6 +291,9 @@ def run_backfill(
             run.end(PAUSED, message="paused by an order")
             return summary
         message = _clean_up(place, job, state)
+        if state == DONE and request.is_whole:
+            names = {table.name for table in plan.tables}
+            end_outdated(settings, place.relay, names, job.spec.made_ms)
         run.end(state, message=message, result=summary.to_json())
         place.sweep()
         return summary

@@ -26,6 +26,7 @@ from sluice.relay.json_codec import from_bytes
 from sluice.relay.known_pumps import PumpsDocument
 from sluice.relay.notices import Notice
 from sluice.relay.quality import QualityRun
+from sluice.relay.rule_changes import parse as parse_rules
 from sluice.relay.schema_snapshots import parse_schema_snapshot
 from sluice.relay.service_lease import LeaseEntry
 from sluice.relay.verification_log import TableVerified, VerifiedRun, VerifierStatus
@@ -121,6 +122,7 @@ RELAY_LOG = Place(
             _of(tuple[Notice, ...], "the notices"),
             is_spare=True,
         ),
+        _kind("rules applied last", rf"rules/{_N}\.json", parse_rules),
         _kind("orders", rf"control/{_N}\.json", Control.from_bytes),
         *_OVERRIDES,
         _kind("aligned chunks", rf"aligned-chunks/{_TS}\.json", AlignedChunk.from_bytes),

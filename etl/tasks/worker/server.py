@@ -22,6 +22,7 @@ from typing import Any
 
 from sluice.errors import DefectError, ours
 from sluice.etl.apply import ApplySummary, run_apply
+from sluice.etl.copy.rule_changes import warn_of_outdated
 from sluice.etl.landing import LandSummary, run_land
 from sluice.etl.retry import RetryBackoff
 from sluice.etl.settings.airflow_connections import use_connections
@@ -355,6 +356,7 @@ class WorkerRole:
         if isinstance(summary, LandSummary):
             run_land(spec.settings, stop=stop, on_window=on_progress, summary=summary)
         else:
+            warn_of_outdated(spec.settings)
             run_apply(
                 spec.settings, stop=stop, until_ts=spec.until_ts, on_batch=on_progress,
                 summary=summary, writing=self._writing,
