@@ -12,6 +12,7 @@ from sluice.etl.landing import _job_queue as _ahead
 from tests.judge.harmed_pumps import InProcess, judge
 
 
+@pytest.mark.ci_cases("[0]", "[1]")
 @pytest.mark.slow
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("number", range(4))

@@ -146,6 +146,7 @@ def test_tables_as_of_a_moment_are_frames_of_the_users_session(
     assert "bank.account" in tables
 
 
+@pytest.mark.beyond_ci
 @pytest.mark.slow
 def test_a_classic_session_reads_the_same_changes_and_tables(
     shop: Settings, spark: SparkSession

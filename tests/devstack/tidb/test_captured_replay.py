@@ -60,6 +60,7 @@ def compare(recording, again):
     return differences, compared
 
 
+@pytest.mark.ci_cases("types", "ddl", "edges", "bootstrap")
 @pytest.mark.quick_cases("types")
 @pytest.mark.parametrize("name", EVERY)
 def test_a_recording_that_is_played_as_change_data_gives_the_same_rows(name, tmp_path):

@@ -83,6 +83,7 @@ def rows_of(table):
     return found
 
 
+@pytest.mark.beyond_ci
 @pytest.mark.slow
 def test_of_shares_on_pumps_that_die_and_freeze_every_transaction_is_landed_once_and_whole(
     stage, history, lander

@@ -188,6 +188,7 @@ def test_rows_of_a_job_with_other_rules_than_those_of_applying_are_declined(
     assert story.rows("t") == before
 
 
+@pytest.mark.ci_cases(every=3)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "kind",
