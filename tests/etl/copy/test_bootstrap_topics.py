@@ -23,7 +23,7 @@ from sluice.etl.downstream.sinks import ApplyError, read_checkpoint
 from sluice.etl.downstream.sinks.kafka import KafkaSink
 from sluice.etl.settings import Settings
 from sluice.etl.settings.rules import parse_filter
-from sluice.relay.jobs import CANCELLED, Jobs, Runner
+from sluice.relay.jobs import CANCELLED, Jobs, Runner, lease
 from tests.devstack.sql_harness import port
 from tests.etl.changes.messages.avro_reader import AvroReader
 from tests.etl.changes.messages.debezium_avro_reader import DebeziumAvroReader
@@ -202,6 +202,7 @@ def test_a_pipeline_waits_for_the_copy_and_a_replaced_copy_sends_nothing(
     assert "sluice jobs resume" in refused.value.hint
     job = Jobs.for_pipeline(settings.open_relay()).find_open("bootstrap")
     assert job is not None
+    monkeypatch.setattr(lease, "HEARTBEAT_INTERVAL_S", 600)  # it stands still
     with job.run(Runner("an old process")) as run:
         old = planner(settings).run_of(job, run)
         old._begin()  # type: ignore[union-attr]
