@@ -78,7 +78,13 @@ class ArchivePromise:
         for ts, ids in evidence.held:
             for table_id in ids:
                 self._last_held[table_id] = max(ts, self._last_held.get(table_id, 0))
-        self._ids = self._of_id.keys() | evidence.changed.keys() | self._last_held.keys()
+        # Most tables have no events: what follows is done for each start, so they cost little.
+        self._moving = {i for turn in self._turns for i in (turn.table_id, *turn.takes)}
+        self._still = [
+            (self._shown_through(table_id), table_id, name)
+            for table_id in (evidence.changed.keys() | self._last_held.keys()) - self._of_id.keys()
+            if (name := evidence.names.get(table_id)) is not None and self._wanted(name)
+        ]
 
     def starts(self, moment: int) -> Iterator[ReadStart]:
         """Yield the places where a restore as of `moment` (TSO) may begin, the latest first."""
@@ -128,10 +134,11 @@ class ArchivePromise:
 
     def _ranges_from(self, start: ReadStart, until: int) -> Iterator[tuple[int, int]]:
         since: int | None = None
+        is_any = not start.tables.keys() <= self._moving
         for ts, alive, lost in self._walk(start):
             if ts >= until:
                 break
-            is_whole = bool(alive) and not lost
+            is_whole = bool(is_any or alive) and not lost
             if is_whole and since is None:
                 since = ts
             elif not is_whole and since is not None:
@@ -147,11 +154,15 @@ class ArchivePromise:
     ) -> Iterator[tuple[int, Mapping[int, RestoreStart], Mapping[int, str]]]:
         """Yield, from `start` on and after each DDL, the tables that are known, and the lost ones.
 
-        Both are changed by the next step.
+        Of those of `start` only the ones that DDL touches. Both are changed by the next step.
         """
-        alive = {i: RestoreStart(name, start.ts, start.id) for i, name in start.tables.items()}
+        alive = {
+            i: RestoreStart(name, start.ts, start.id)
+            for i, name in start.tables.items()
+            if i in self._moving
+        }
         gone: dict[int, RestoreStart] = {}
-        lost = {i: name for i, name in self._existing(start.ts) if i not in alive}
+        lost = {i: name for i, name in self._existing(start.ts) if i not in start.tables}
         yield start.ts, alive, lost
         first = bisect.bisect_right(self._turns, start.ts, key=lambda turn: turn.ts)
         for ts, turns in itertools.groupby(self._turns[first:], key=lambda turn: turn.ts):
@@ -166,23 +177,23 @@ class ArchivePromise:
 
     def _existing(self, ts: int) -> Iterator[tuple[int, str]]:
         """Yield the tables that count and existed at `ts`: ids and names."""
-        for table_id in self._ids:
-            turns = self._of_id.get(table_id, ())
+        yield from ((i, name) for shown_ts, i, name in self._still if shown_ts > ts)
+        for table_id, turns in self._of_id.items():
             place = bisect.bisect_right(turns, ts, key=lambda turn: turn.ts)
-            name = turns[place - 1].name if place else self._first_name(table_id, ts, turns)
+            name = turns[place - 1].name if place else self._first_name(table_id, turns)
             if name is not None and self._wanted(name):
                 yield table_id, name
 
-    def _first_name(self, table_id: int, ts: int, turns: Sequence[TableEvent]) -> str | None:
-        """Return the name of a table without an event through `ts`, None if it didn't exist."""
-        if turns:
-            first = turns[0]
-            # One that takes its own rows alone was recovered: it had been dropped before.
-            if first.begins or (
-                first.takes and (table_id not in first.takes or len(first.takes) == 1)
-            ):
-                return None
-        elif max(self._evidence.changed.get(table_id, 0), self._last_held.get(table_id, 0)) <= ts:
+    def _shown_through(self, table_id: int) -> int:
+        """Return until when (TSO) changes or a snapshot show that a table existed."""
+        return max(self._evidence.changed.get(table_id, 0), self._last_held.get(table_id, 0))
+
+    def _first_name(self, table_id: int, turns: Sequence[TableEvent]) -> str | None:
+        """Return the name of a table before its first event, None if it didn't exist."""
+        first = turns[0]
+        # One that takes its own rows alone was recovered: it had been dropped before.
+        is_swapped = table_id in first.takes and len(first.takes) > 1
+        if first.begins or (first.takes and not is_swapped):
             return None
         return self._evidence.names.get(table_id) or next(
             (turn.name for turn in turns if turn.name), None
