@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sluice.cli._status_lines import capture_lines, order_lines, verified_lines
+from sluice.cli._status_lines import assurance_lines, capture_lines, order_lines
 from sluice.devstack import LOOPBACK, PUMP_NAMES, Stack, airflow_url, password_file
 from sluice.devstack.launch import client_file
 from sluice.tidb import tso
@@ -47,6 +47,7 @@ def collect(stack: Stack) -> dict[str, Any]:
         return result
     from sluice.devstack import ProgressView
     from sluice.etl import load_settings, operate
+    from sluice.etl.operate.assurance import known_restorable
     from sluice.etl.operate.node_http import captures
 
     site = stack.site()
@@ -91,7 +92,8 @@ def collect(stack: Stack) -> dict[str, Any]:
         "row_changes_applied": progress.changes_applied,
         "ddls_applied": progress.ddls_applied,
     }
-    result["operators"] = operate.orders(load_settings(site.config))
+    settings = load_settings(site.config)
+    result["operators"] = operate.orders(settings) | {"restorable": known_restorable(settings)}
     return result
 
 
@@ -141,4 +143,5 @@ def stack_text(status: dict[str, Any]) -> str:
     waits = "unknown" if lag is None else f"{lag:,} ms since the oldest commit not applied yet"
     lines.append(f"waiting     {waits}")
     operators = status["operators"]
-    return "\n".join([*lines, *order_lines(operators), *verified_lines(operators)])
+    lines += [*order_lines(operators), *assurance_lines(operators)]
+    return "\n".join(lines)

@@ -12,7 +12,7 @@ from sluice.etl.display_units import counted, format_size
 from sluice.tidb import tso
 from sluice.tidb.table_name import first_of
 
-__all__ = ["AFTERWARDS", "capture_lines", "order_lines", "pipeline_lines", "verified_lines"]
+__all__ = ["AFTERWARDS", "assurance_lines", "capture_lines", "order_lines", "pipeline_lines"]
 
 _MAX_TABLES_SHOWN = _MAX_TOPICS_SHOWN = 20
 
@@ -50,14 +50,15 @@ def order_lines(orders: dict[str, Any]) -> list[str]:
     return lines
 
 
-def verified_lines(status: dict[str, Any]) -> list[str]:
-    """Return what the last verifications found, and each table that isn't equal."""
-    from sluice.etl.operate.assurance import verified_text
+def assurance_lines(status: dict[str, Any]) -> list[str]:
+    """Return what verifications found, which tables aren't equal, and what can be restored."""
+    from sluice.etl.operate.assurance import restorable_text, verified_text
 
     differing = map(_why_unequal, status["unequal"])
     return [
         f"verified    {verified_text(status['verified'])}",
         *_first_lines("unequal", differing, _MAX_TABLES_SHOWN, "tables"),
+        f"restorable  {restorable_text(status['restorable'])}",
     ]
 
 
@@ -76,8 +77,6 @@ def _why_outdated(table: dict[str, Any]) -> str:
 
 def pipeline_lines(status: dict[str, Any]) -> list[str]:
     """Return the document of `etl.operate.status`, by line."""
-    from sluice.etl.operate.assurance import restorable_text
-
     relay, checkpoint = status["relay"], status["checkpoint"]
     landed = f"{relay['lo']} to {tso.text(relay['hi'])}" if relay["hi"] else "nothing yet"
     source = f", from {status['landed_from']}" if status["landed_from"] else ""
@@ -110,8 +109,7 @@ def pipeline_lines(status: dict[str, Any]) -> list[str]:
             f" {status['blocked']['id']}` or `sluice txn skip`"
         )
     lines += order_lines(status)
-    lines += verified_lines(status)
-    lines.append(f"restorable  {restorable_text(status['restorable'])}")
+    lines += assurance_lines(status)
     lines += _first_lines(
         "rules", map(_why_outdated, status["outdated"]), _MAX_TABLES_SHOWN, "tables"
     )

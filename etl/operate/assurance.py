@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from sluice.errors import SluiceError
 from sluice.etl.display_units import counted, format_duration
 from sluice.etl.settings import Settings
 from sluice.relay import RelayLog
@@ -18,6 +19,7 @@ from sluice.tidb import tso
 
 __all__ = [
     "VerifiedPart",
+    "known_restorable",
     "restorable",
     "restorable_text",
     "verifications",
@@ -106,6 +108,14 @@ def restorable(settings: Settings) -> dict[str, Any]:
         "archived_ts": status.hi,
         "lacking": [{"table": one.name, "why": one.why} for one in status.unknown],
     }
+
+
+def known_restorable(settings: Settings) -> dict[str, Any] | None:
+    """Return `restorable`, None if the archive can't be read."""
+    try:
+        return restorable(settings)
+    except (SluiceError, OSError):
+        return None
 
 
 def verified_text(found: Mapping[str, Any]) -> str:
