@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from sluice.etl.display_units import counted
+
 if TYPE_CHECKING:
     from sluice.etl.settings import Settings
     from sluice.relay.archive import LakeFile
@@ -61,6 +63,7 @@ def export(
     ):
         versions = ", ".join(map(str, sorted(done.versions)))
         click.echo(
-            f"{done.table}: {done.files:,} files, {done.added:,} added, {done.removed:,} removed;"
+            f"{done.table}: {counted(done.files, 'file')}, {done.added:,} added, {done.removed:,}"
+            " removed;"
             f" schema version{'s' if len(done.versions) > 1 else ''} {versions}"
         )

@@ -14,7 +14,7 @@ from rich.progress import Progress as Bars
 from rich.table import Column
 
 from sluice.errors import SluiceError
-from sluice.etl.display_units import format_duration, format_size
+from sluice.etl.display_units import counted, format_duration, format_size
 
 if TYPE_CHECKING:
     from sluice.etl.copy import CopyProgressCounts
@@ -123,7 +123,7 @@ def copy_text(progress: CopyProgressCounts, rows_per_s: float, done_per_s: float
         _read(progress.bytes, progress.bytes_in_all, is_all=done >= in_all)
         if progress.bytes_in_all
         else "",
-        f"{progress.rows:,} rows, {rows_per_s:,.0f}/s" if progress.rows else "",
+        f"{counted(progress.rows, 'row')}, {rows_per_s:,.0f}/s" if progress.rows else "",
         _left((in_all - done) / done_per_s) if done_per_s and in_all // 100 < done < in_all else "",
         progress.doing,
     ]
@@ -151,7 +151,9 @@ def job_text(progress: JobProgress) -> str:
     percent = f"{progress.percent} %" if whole.bytes_in_all or whole.chunks_in_all else ""
     parts = [
         f"{percent} of about {format_size(whole.bytes_in_all)}" if whole.bytes_in_all else percent,
-        f"{whole.done.rows:,} rows, {progress.rows_per_s:,.0f}/s" if whole.done.rows else "",
+        f"{counted(whole.done.rows, 'row')}, {progress.rows_per_s:,.0f}/s"
+        if whole.done.rows
+        else "",
         _left(progress.left_s) if progress.left_s else "",
         *progress.doing,
     ]

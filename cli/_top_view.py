@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
-from sluice.etl.display_units import format_size
+from sluice.etl.display_units import counted, format_size
 from sluice.tidb.table_name import first_of
 
 if TYPE_CHECKING:
@@ -142,7 +142,7 @@ def _way(seen: Overview) -> Iterator[Text]:
     pace = f"{downstream.changes_per_s:,.0f} rows/s"
     more = f"{_as_of(seen, 'downstream')}{downstream.name}"
     yield _row("downstream", downstream.state, _lag(downstream.lag_ms), pace, more)
-    snapshots = f"{archive.snapshots} snapshots" if archive.snapshots else ""
+    snapshots = counted(archive.snapshots, "snapshot") if archive.snapshots else ""
     lag = _lag(archive.lag_ms) if archive.hi else ""
     yield _row(
         "archive",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from sluice.etl.display_units import format_size
+from sluice.etl.display_units import counted, format_size
 
 if TYPE_CHECKING:
     from sluice.etl.settings import Settings
@@ -70,10 +70,12 @@ def _difference(one: Difference) -> str:
 
 def _total(summary: ContinuousSummary) -> str:
     found = (
-        f"{summary.open_rows:,} rows differ" if summary.open_rows else "no row is known to differ"
+        counted(summary.open_rows, "row differs", "rows differ")
+        if summary.open_rows
+        else "no row is known to differ"
     )
     return (
-        f"{found}: {summary.rows:,} rows, {format_size(summary.bytes)} compared at"
+        f"{found}: {counted(summary.rows, 'row')}, {format_size(summary.bytes)} compared at"
         f" {summary.passes:,} checkpoints in {summary.seconds:,.1f} s, {summary.keys:,} of them"
         " changed a while before"
     )

@@ -10,7 +10,7 @@ import click
 from sluice.cli._moments import MOMENT, MOMENT_FORMS
 from sluice.cli._settings import config_option, settings_of
 from sluice.cli._stack import signals_as_interrupt
-from sluice.etl.display_units import format_size
+from sluice.etl.display_units import counted, format_size
 
 if TYPE_CHECKING:
     from sluice.etl.history.archive import ArchivedSegment, CheckSummary
@@ -81,8 +81,8 @@ def run(ctx: click.Context, *, until: int | None, config: str | None, as_json: b
         click.echo("nothing is landed yet")
     else:
         click.echo(
-            f"archived through {tso.text(done.hi)}: {_count(done.segments, 'new segment')},"
-            f" {done.transactions:,} transactions, {done.changes:,} row changes;"
+            f"archived through {tso.text(done.hi)}: {counted(done.segments, 'new segment')},"
+            f" {counted(done.transactions, 'transaction')}, {counted(done.changes, 'row change')};"
             f" {format_size(done.read_bytes)} of the relay log became"
             f" {format_size(done.log_bytes)}, and {format_size(done.lake_bytes)} of the lake"
         )
@@ -103,8 +103,8 @@ def compact(ctx: click.Context, *, config: str | None, as_json: bool) -> None:
         click.echo(json.dumps(done.as_dict(), indent=1))
         return
     click.echo(
-        f"{_count(done.segments, 'segment')} became {done.into}, {format_size(done.bytes)} were"
-        f" written; {_count(done.removed, 'file')} removed as no longer needed"
+        f"{counted(done.segments, 'segment')} became {done.into}, {format_size(done.bytes)} were"
+        f" written; {counted(done.removed, 'file')} removed as no longer needed"
     )
 
 
@@ -125,8 +125,8 @@ def retain(ctx: click.Context, *, config: str | None, as_json: bool) -> None:
         click.echo(json.dumps(done.as_dict()))
         return
     click.echo(
-        f"removed {_count(done.windows, 'window')} of the relay log,"
-        f" {_count(len(done.snapshots), 'snapshot')} and {_count(done.segments, 'segment')} with"
+        f"removed {counted(done.windows, 'window')} of the relay log,"
+        f" {counted(len(done.snapshots), 'snapshot')} and {counted(done.segments, 'segment')} with"
         f" {format_size(done.bytes)}"
     )
     for what, why in (("relay log", done.relay_held_by), ("archive", done.archive_held_by)):
@@ -156,7 +156,7 @@ def check(
     def progress(far: CheckSummary) -> None:
         if far.segments % 20 == 0:
             click.echo(
-                f"read {far.segments:,} segments, {format_size(far.bytes)}, through"
+                f"read {counted(far.segments, 'segment')}, {format_size(far.bytes)}, through"
                 f" {tso.text(far.hi)}",
                 err=True,
             )
@@ -171,9 +171,9 @@ def check(
         click.echo("the archive holds nothing there")
         return 1 if found.problems else 0
     click.echo(
-        f"read {_count(found.segments, 'segment')} from {tso.text(found.lo)} to"
-        f" {tso.text(found.hi)}: {_count(found.files, 'file')}, {format_size(found.bytes)},"
-        f" {found.changes:,} row changes, {_count(len(found.problems), 'problem')}"
+        f"read {counted(found.segments, 'segment')} from {tso.text(found.lo)} to"
+        f" {tso.text(found.hi)}: {counted(found.files, 'file')}, {format_size(found.bytes)},"
+        f" {counted(found.changes, 'row change')}, {counted(len(found.problems), 'problem')}"
     )
     return 1 if found.problems else 0
 
@@ -258,11 +258,8 @@ def _reporter(what: str) -> Any:
 
     def report(segment: ArchivedSegment) -> None:
         click.echo(
-            f"{what} {segment.changes:,} row changes through {tso.text(segment.hi)}", err=True
+            f"{what} {counted(segment.changes, 'row change')} through {tso.text(segment.hi)}",
+            err=True,
         )
 
     return report
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number:,} {what}{'' if number == 1 else 's'}"

@@ -15,6 +15,7 @@ import click
 from sluice.cli._moments import MOMENT
 from sluice.cli._settings import config_option, in_upstreams_time, settings_of
 from sluice.cli._suggestions import Choice
+from sluice.etl.display_units import counted
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -112,11 +113,13 @@ def command(
     if url is not None:
         _say(past, at)
         for name, count in past.write_parquet(url).items():
-            click.echo(f"{name}: {count:,} rows below {url}", err=True)
+            click.echo(f"{name}: {counted(count, 'row')} below {url}", err=True)
         return
     schemas = past.diff_schemas() if diff else past.row_schemas()
     if kind == "csv" and folder is None and len(schemas) > 1:
-        raise click.UsageError(f"{len(schemas)} tables as CSV need a folder: --to FOLDER", ctx)
+        raise click.UsageError(
+            f"{counted(len(schemas), 'table')} as CSV need a folder: --to FOLDER", ctx
+        )
     rows = past.differences() if diff else past.rows()
     _say(past, at)
     with contextlib.closing(rows):
@@ -175,7 +178,8 @@ def _write(
             counts[name] += batch.num_rows
     for name, count in counts.items():
         click.echo(
-            f"{name}: {count:,} rows{f' in {folder}' if folder is not None else ''}", err=True
+            f"{name}: {counted(count, 'row')}{f' in {folder}' if folder is not None else ''}",
+            err=True,
         )
 
 

@@ -16,7 +16,7 @@ import click
 from sluice.cli._moments import MOMENT, MOMENT_FORMS, empty_range
 from sluice.cli._settings import config_option, settings_of
 from sluice.cli._suggestions import Choice
-from sluice.etl.display_units import format_size
+from sluice.etl.display_units import counted, format_size
 
 if TYPE_CHECKING:
     from zoneinfo import ZoneInfo
@@ -167,7 +167,8 @@ class _Progress:
         share = min(1.0, (through - self._begin) / max(1, self._end - self._begin))
         click.echo(
             f"{share:.0%}: looked through {tso.time_text(through)},"
-            f" {format_size(found.counts['bytes'])}, {found.counts['transactions']:,} transactions"
+            f" {format_size(found.counts['bytes'])},"
+            f" {counted(found.counts['transactions'], 'transaction')}"
             " found",
             err=True,
         )
@@ -246,11 +247,11 @@ def _group_lines(groups: list[FoundGroup], zone: ZoneInfo) -> Iterator[str]:
 
 
 def _transactions(count: int) -> str:
-    return f"{count:,} transaction{'s' if count != 1 else ''}"
+    return counted(count, "transaction")
 
 
 def _rows(one: FoundTransaction) -> str:
-    return f"{one.rows:,} row{'s' if one.rows != 1 else ''}"
+    return counted(one.rows, "row")
 
 
 def _row_counts(rows: TableRows | FoundGroup) -> str:
@@ -284,7 +285,8 @@ def _summary(found: SearchResults, query: SearchQuery, past: Any) -> Iterator[st
     counts = found.counts
     parts = [
         (
-            f"{counts['transactions']:,} transactions ({counts['inserts']:,} rows inserted,"
+            f"{counted(counts['transactions'], 'transaction')}"
+            f" ({counted(counts['inserts'], 'row')} inserted,"
             f" {counts['updates']:,} updated, {counts['deletes']:,} deleted)"
             if query.row_kinds
             else ""

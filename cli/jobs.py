@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sluice.cli._settings import config_option, operator_name, settings_of
-from sluice.etl.display_units import format_duration, format_size
+from sluice.etl.display_units import counted, format_duration, format_size
 
 if TYPE_CHECKING:
     from sluice.etl.settings import Settings
@@ -246,4 +246,6 @@ def done(progress: dict[str, Any]) -> str:
         f"{progress['chunks']:,}{of}"
         f" chunk{'' if (chunks_in_all or progress['chunks']) == 1 else 's'}"
     )
-    return ", ".join(part for part in (percent, f"{progress['rows']:,} rows", read, chunks) if part)
+    return ", ".join(
+        part for part in (percent, counted(progress["rows"], "row"), read, chunks) if part
+    )

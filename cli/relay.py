@@ -9,6 +9,7 @@ import click
 
 from sluice.cli._moments import MOMENT
 from sluice.cli._settings import config_option, settings_of
+from sluice.etl.display_units import counted
 
 if TYPE_CHECKING:
     from sluice.etl.changes.row_change import RowChange
@@ -96,13 +97,15 @@ def _window_lines(window: dict[str, Any]) -> list[str]:
     lines = [
         f"window ({window['lo']}, {window['hi']}]  {window['from']} to {window['to']}",
         (
-            f"  {window['transactions']:,} transactions, {window['changes']:,} row changes,"
+            f"  {counted(window['transactions'], 'transaction')},"
+            f" {counted(window['changes'], 'row change')},"
             f" {len(window['ddls'])} DDL, schema version {window['schema_version']}"
         ),
         f"  record {window['record']}",
     ]
     lines += [
-        f"  part {part['path']}: {part['transactions']:,} transactions, {part['rows']:,} rows,"
+        f"  part {part['path']}: {counted(part['transactions'], 'transaction')},"
+        f" {counted(part['rows'], 'row')},"
         f" {part['bytes']:,} bytes"
         for part in window["parts"]
     ]
@@ -118,8 +121,9 @@ def _window_lines(window: dict[str, Any]) -> list[str]:
     ]
     for entry in window["tables"]:
         lines.append(
-            f"  {entry['table']}: {entry['transactions']:,} transactions, {entry['insert']:,}"
-            f" inserts, {entry['update']:,} updates, {entry['delete']:,} deletes"
+            f"  {entry['table']}: {counted(entry['transactions'], 'transaction')},"
+            f" {counted(entry['insert'], 'insert')}, {counted(entry['update'], 'update')},"
+            f" {counted(entry['delete'], 'delete')}"
         )
     return lines
 

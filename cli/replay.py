@@ -9,6 +9,7 @@ import click
 
 from sluice.cli._stack import stack_of
 from sluice.cli._suggestions import Choice
+from sluice.etl.display_units import counted
 
 if TYPE_CHECKING:
     from sluice.devstack import Stack
@@ -101,7 +102,7 @@ def command(
             raise click.UsageError("--send-only leaves pipelines alone: leave out --paused", ctx)
         replay.send(stack, label, speed, strategy)
         replay.wait_committed(stack)
-        click.echo(f"committed in TiDB: {total:,} transactions through {tso.text(target)}")
+        click.echo(f"committed in TiDB: {counted(total, 'transaction')} through {tso.text(target)}")
         return
     with ReplayProgress() as display:
         replay.clear(stack, directory, display.say, paused=paused)
@@ -119,7 +120,8 @@ def command(
                     stack, view, lambda progress: display.show(str(label or "all"), total, progress)
                 )
                 click.echo(
-                    f"sent: {total:,} transactions; landing and applying wait for `sluice resume`"
+                    f"sent: {counted(total, 'transaction')}; landing and applying wait for"
+                    " `sluice resume`"
                 )
                 _say_where(stack)
                 return
@@ -135,8 +137,10 @@ def command(
         finally:
             view.close()
     click.echo(
-        f"applied: {done.applied:,} transactions, {done.changes_applied:,} row changes,"
-        f" {done.ddls_applied} DDL statements in {done.windows_applied} windows; checkpoint"
+        f"applied: {counted(done.applied, 'transaction')},"
+        f" {counted(done.changes_applied, 'row change')},"
+        f" {done.ddls_applied} DDL statements in {counted(done.windows_applied, 'window')};"
+        " checkpoint"
         f" {done.checkpoint}"
     )
     _say_where(stack)

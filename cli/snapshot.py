@@ -9,7 +9,7 @@ import click
 
 from sluice.cli._job_run import run_command
 from sluice.cli._settings import config_option, settings_of
-from sluice.etl.display_units import format_size
+from sluice.etl.display_units import counted, format_size
 
 if TYPE_CHECKING:
     from sluice.etl.settings import Settings
@@ -113,7 +113,7 @@ def check(ctx: click.Context, names: tuple[str, ...], config: str | None) -> int
         for fault in faults:
             click.echo(fault, err=True)
         click.echo(
-            f"{snapshot.id}: {'damaged' if faults else 'whole'}, {snapshot.rows:,} rows,"
+            f"{snapshot.id}: {'damaged' if faults else 'whole'}, {counted(snapshot.rows, 'row')},"
             f" {format_size(snapshot.file_bytes)}"
         )
     return 1 if wrong else 0
@@ -166,7 +166,7 @@ def _lines(snapshot: ArchiveSnapshot) -> list[str]:
         f"{snapshot.id}",
         f"    as of {tso.text(snapshot.ts)}, from {snapshot.made_from},"
         f" made {format_ms(snapshot.made_ms)}",
-        f"    {len(snapshot.tables)} tables, {snapshot.rows:,} rows,"
+        f"    {counted(len(snapshot.tables), 'table')}, {counted(snapshot.rows, 'row')},"
         f" {format_size(snapshot.file_bytes)}",
     ]
     return (

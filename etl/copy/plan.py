@@ -20,6 +20,7 @@ from sluice.etl.copy.definitions import SourceSchema
 from sluice.etl.copy.errors import CopyError
 from sluice.etl.copy.selected_rows import conditions_of
 from sluice.etl.copy.source import RowSource, SourceChunk
+from sluice.etl.display_units import counted
 from sluice.relay.json_codec import JsonDocument
 from sluice.tidb import tso
 from sluice.tidb.schema import Table
@@ -85,7 +86,7 @@ class CopyPlan(JsonDocument):
             source = planned.table.full_name
             goal = "" if planned.target == source else f" to {planned.target}"
             found.append(f"copy     {source}{goal}: {_extent_text(planned.bytes, counts[place])}")
-        tables = "1 table" if len(self.tables) == 1 else f"{len(self.tables)} tables"
+        tables = counted(len(self.tables), "table")
         found.append(
             f"in all   {tables}:"
             f" {_extent_text(sum(t.bytes for t in self.tables), len(self.chunks))}"
@@ -298,7 +299,7 @@ def _extent_text(size: int, chunks: int) -> str:
         ("B", 0),
     )
     shown = f"{size / 10**power:,.1f}" if power else f"{size}"
-    in_chunks = f"{chunks} chunk{'' if chunks == 1 else 's'}"
+    in_chunks = counted(chunks, "chunk")
     return f"about {shown} {unit} in {in_chunks}" if size else in_chunks
 
 

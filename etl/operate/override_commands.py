@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from sluice.errors import ours
 from sluice.etl.changes.recorded_schema import RecordedSchema
+from sluice.etl.display_units import counted
 from sluice.etl.downstream import Checkpoint, DownstreamError
 from sluice.etl.downstream.sinks import read_writer
 from sluice.etl.operate.commands import OperateError
@@ -85,7 +86,7 @@ def replace_ddl(
     override = Override(commit_ts, REPLACE, tuple(sql), by, why, now_ms(), start_ts)
     note = _add_override(settings.target, relay, override, is_ddl=True)
     return (
-        f"the DDL at {tso.text(commit_ts)} is replaced by {len(sql)} statements"
+        f"the DDL at {tso.text(commit_ts)} is replaced by {counted(len(sql), 'statement')}"
         f"{_not_landed(found)}{note}"
     )
 

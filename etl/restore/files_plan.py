@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from sluice.etl.changes.rules import Filter
+from sluice.etl.display_units import counted
 from sluice.etl.history.clear_values import check_clear_values
 from sluice.etl.restore.errors import RestoreError
 from sluice.etl.restore.files_folder import missing_folders, read_manifest
@@ -57,8 +58,9 @@ class FilesPlan(JsonDocument):
             f"to       {request.folder}, as {request.kind}",
             f"snapshot     {snapshot} {tso.text(self.since)}",
             *(f"table    {name}" for name in self.tables),
-            f"compute  from {self.rows:,} rows and {extent.changes:,} row changes of"
-            f" {extent.windows:,} windows, {extent.log_bytes / 1e6:,.1f} MB"
+            f"compute  from {counted(self.rows, 'row')} and"
+            f" {counted(extent.changes, 'row change')} of"
+            f" {counted(extent.windows, 'window')}, {extent.log_bytes / 1e6:,.1f} MB"
             + (f"; {extent.unarchived:,} windows are archived first" if extent.unarchived else ""),
             *(f"note     {one}" for one in self.notes),
             *(f"stops    {one}" for one in self.problems),

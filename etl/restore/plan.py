@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from sluice.etl.changes.rules import Filter
 from sluice.etl.copy.plan import CopyPlan
+from sluice.etl.display_units import counted
 from sluice.etl.restore.lineage import Name
 from sluice.relay.jobs import DONE
 from sluice.relay.json_codec import JsonDocument
@@ -97,10 +98,11 @@ class RestorePlan(JsonDocument):
             + ("" if self.snapshot else f": everything since {tso.text(self.since)}"),
             *(f"table    {table.full_name}" for table in (*self.asked, *self.others)),
             (
-                f"load     {cost.snapshot_rows:,} rows, {cost.snapshot_bytes / 1e6:,.1f} MB, in"
-                f" {len(self.copy.chunks)} chunks"
+                f"load     {counted(cost.snapshot_rows, 'row')}, {cost.snapshot_bytes / 1e6:,.1f}"
+                " MB, in"
+                f" {counted(len(self.copy.chunks), 'chunk')}"
             ),
-            f"apply    {cost.changes:,} row changes of {self.windows:,} windows,"
+            f"apply    {counted(cost.changes, 'row change')} of {counted(self.windows, 'window')},"
             f" {cost.log_bytes / 1e6:,.1f} MB"
             + (f"; {self.unarchived:,} windows are archived first" if self.unarchived else ""),
             *(f"ddl      {ddl}" for ddl in first_of(self.ddls, _MAX_SHOWN)),

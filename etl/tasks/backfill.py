@@ -17,6 +17,7 @@ from sluice.etl.copy.backfill.run import (
     run_backfill,
 )
 from sluice.etl.copy.errors import BackfillError
+from sluice.etl.display_units import counted
 from sluice.etl.settings import Settings
 from sluice.etl.tasks.form_fields import backfill_request
 from sluice.etl.tasks.job_kinds import JobKind, ShowProgress
@@ -66,16 +67,16 @@ class BackfillKind(JobKind):
 
     def lines(self, summary: BackfillSummary) -> Iterator[str]:
         for name, table in summary.tables.items():
-            chunks = "1 chunk" if table["chunks"] == 1 else f"{table['chunks']:,} chunks"
+            chunks = counted(table["chunks"], "chunk")
             yield (
-                f"{name}: {table['rows']:,} rows in {chunks}, {table['same']:,} equal,"
+                f"{name}: {counted(table['rows'], 'row')} in {chunks}, {table['same']:,} equal,"
                 f" {_outcome(summary.mode, table)}"
             )
             yield from (f"  {example}" for example in table["examples"])
         yield from (f"note     {warning}" for warning in summary.warnings)
         rows = summary.total("rows")
         yield (
-            f"{summary.state}: {rows:,} rows in {summary.seconds:,.1f} s"
+            f"{summary.state}: {counted(rows, 'row')} in {summary.seconds:,.1f} s"
             f" ({rows / max(summary.seconds, 1e-3):,.0f} rows/s)"
         )
         if summary.state == PAUSED:
@@ -86,7 +87,10 @@ class BackfillKind(JobKind):
 
     def check(self, summary: BackfillSummary) -> None:
         if _differs(summary):
-            raise RowsDifferError(f"{summary.differing} rows differ: {dict(summary.tables)}")
+            raise RowsDifferError(
+                f"{counted(summary.differing, 'row differs', 'rows differ')}:"
+                f" {dict(summary.tables)}"
+            )
 
 
 def _differs(summary: BackfillSummary) -> bool:

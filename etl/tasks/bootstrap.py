@@ -18,6 +18,7 @@ from sluice.etl.copy.errors import CopyError
 from sluice.etl.copy.plan import CopyPlan
 from sluice.etl.copy.run import BootstrapSession, cancel_bootstrap, plan_bootstrap, resume_bootstrap
 from sluice.etl.copy.sources import BootstrapRequest
+from sluice.etl.display_units import counted
 from sluice.etl.settings import Settings
 from sluice.etl.tasks.form_fields import bootstrap_request
 from sluice.etl.tasks.job_kinds import JobKind, ShowProgress, begin, requester
@@ -76,8 +77,8 @@ class BootstrapKind(JobKind):
             return
         rate = summary.rows / max(summary.seconds, 1e-3)
         yield (
-            f"{summary.tables} tables, {summary.rows_there:,} rows are downstream;"
-            f" {summary.rows:,} rows and {summary.bytes / 1e6:,.1f} MB in"
+            f"{counted(summary.tables, 'table')}, {summary.rows_there:,} rows are downstream;"
+            f" {counted(summary.rows, 'row')} and {summary.bytes / 1e6:,.1f} MB in"
             f" {summary.seconds:,.1f} s ({rate:,.0f} rows/s). The checkpoint is at {summary.ts}:"
             " replication goes on from there"
         )

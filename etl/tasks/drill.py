@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sluice.etl.display_units import format_duration
+from sluice.etl.display_units import counted, format_duration
 from sluice.etl.restore.drill.job import (
     KIND,
     DrillSummary,
@@ -62,14 +62,14 @@ class DrillKind(JobKind):
         if summary.state != DONE:
             return [_CANCELLED]
         verified = (
-            f", {summary.verified_tables} tables verified"
+            f", {counted(summary.verified_tables, 'table')} verified"
             if summary.verified_tables
             else ", nothing was verified"
         )
         return [
             *(f"table    {name}" for name in summary.names),
-            f"as of {tso.text(summary.ts)}: {summary.rows:,} rows of the snapshot and"
-            f" {summary.changes:,} row changes restored in"
+            f"as of {tso.text(summary.ts)}: {counted(summary.rows, 'row')} of the snapshot and"
+            f" {counted(summary.changes, 'row change')} restored in"
             f" {format_duration(summary.seconds)}{verified}; then dropped",
         ]
 

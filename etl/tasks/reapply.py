@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from sluice.etl.copy import CopyProgressCounts
+from sluice.etl.display_units import counted
 from sluice.etl.settings import Settings
 from sluice.etl.tasks.form_fields import in_upstreams_time, reapply_request
 from sluice.etl.tasks.job_kinds import JobKind, ShowProgress
@@ -73,7 +74,7 @@ class ReapplyKind(JobKind):
         yield from (f"note     {warning}" for warning in summary.warnings)
         for name, count in summary.repaired.items():
             yield (
-                f"{name}: {count['rows']:,} rows looked at, {count['same']:,} were right,"
+                f"{name}: {counted(count['rows'], 'row')} looked at, {count['same']:,} were right,"
                 f" {count['inserted']:,} added, {count['replaced']:,} replaced,"
                 f" {count['deleted']:,} removed"
             )
@@ -82,8 +83,8 @@ class ReapplyKind(JobKind):
             return
         yield (
             f"{summary.to} has what was committed after {tso.text(summary.since)} through"
-            f" {tso.text(summary.through)}: {summary.transactions:,} transactions,"
-            f" {summary.changes:,} row changes and {summary.ddls:,} DDL in"
+            f" {tso.text(summary.through)}: {counted(summary.transactions, 'transaction')},"
+            f" {counted(summary.changes, 'row change')} and {summary.ddls:,} DDL in"
             f" {summary.seconds:,.1f} s"
         )
         if not summary.is_done:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from sluice.etl.display_units import counted
 from sluice.etl.restore.errors import RestoreError
 from sluice.etl.restore.files_folder import FilesSummary
 from sluice.etl.restore.files_plan import FilesPlan, plan_files
@@ -80,15 +81,16 @@ class RestoreKind(JobKind):
         verified = summary.verified
         yield (
             f"{summary.tables} tables are in {summary.to} as they were at"
-            f" {tso.text(summary.until)}: {summary.snapshot_rows:,} rows of the snapshot,"
-            f" {summary.changes:,} row changes and {summary.ddls:,} DDL in"
+            f" {tso.text(summary.until)}: {counted(summary.snapshot_rows, 'row')} of the snapshot,"
+            f" {counted(summary.changes, 'row change')} and {summary.ddls:,} DDL in"
             f" {summary.seconds:,.1f} s"
         )
         if verified.note:
             yield f"note     {verified.note}"
         if verified.tables:
             yield (
-                f"verified {verified.tables} tables, {verified.rows:,} rows, against what Spark"
+                f"verified {counted(verified.tables, 'table')}, {counted(verified.rows, 'row')},"
+                " against what Spark"
                 f" computes from the archive; {verified.with_tidb} of them against TiDB"
             )
 
@@ -110,9 +112,10 @@ class FilesKind(RestoreKind):
             yield from _ended_early(summary)
             return
         for table in summary.tables:
-            yield f"table    {table.name}: {table.rows:,} rows in {table.file}"
+            yield f"table    {table.name}: {counted(table.rows, 'row')} in {table.file}"
         yield (
-            f"{len(summary.tables)} tables, {summary.rows:,} rows, are in {summary.folder} as they"
+            f"{counted(len(summary.tables), 'table')}, {counted(summary.rows, 'row')}, are in"
+            f" {summary.folder} as they"
             f" were at {tso.text(summary.until)}; {summary.made} of them were made and verified now"
         )
 

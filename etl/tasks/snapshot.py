@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from sluice.etl.display_units import format_size
+from sluice.etl.display_units import counted, format_size
 from sluice.etl.history.errors import SnapshotError
 from sluice.etl.history.snapshots.plan import SnapshotPlan
 from sluice.etl.history.snapshots.preflight import abbreviate_problems
@@ -91,8 +91,9 @@ class SnapshotKind(JobKind):
             else ""
         )
         return [
-            f"{summary.snapshot}: {summary.tables} tables{referred}, {summary.rows:,} rows,"
-            f" {format_size(summary.file_bytes)}; {summary.copied_rows:,} rows,"
+            f"{summary.snapshot}: {counted(summary.tables, 'table')}{referred},"
+            f" {counted(summary.rows, 'row')},"
+            f" {format_size(summary.file_bytes)}; {counted(summary.copied_rows, 'row')},"
             f" {format_size(summary.copied_bytes)} in memory, were copied in"
             f" {summary.seconds:,.1f} s ({rate:,.1f} MB/s)"
         ]

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from sluice.etl.display_units import format_size, format_value
+from sluice.etl.display_units import counted, format_size, format_value
 from sluice.etl.settings import Settings
 from sluice.etl.settings.pauses import is_due
 from sluice.etl.tasks.form_fields import verify_request
@@ -93,7 +93,7 @@ def _table_lines(table: TableResult) -> Iterator[str]:
         yield f"{table.name}: can't be compared: {table.problem}"
         return
     more = f", and more in {table.more} parts that weren't looked at" if table.more else ""
-    yield f"{table.name}: {_rows(table.differences)} of {table.rows:,} differ{more}"
+    yield f"{table.name}: {counted(table.differences, 'row')} of {table.rows:,} differ{more}"
     for one in table.examples[:_MAX_SHOWN]:
         yield from _difference_lines(one)
     if len(table.examples) > _MAX_SHOWN:
@@ -130,22 +130,20 @@ def _total(summary: VerifySummary) -> str:
     found = (
         "equal"
         if summary.equal
-        else f"{_rows(summary.differences)} differ, in {len(summary.unequal)} tables"
+        else f"{counted(summary.differences, 'row differs', 'rows differ')}, in"
+        f" {counted(len(summary.unequal), 'table')}"
     )
     if summary.only_downstream:
         found = f"{found}; {len(summary.only_downstream)} tables are downstream only"
     if not summary.tables:
-        found = f"nothing was compared, {len(summary.left_out)} tables were left out"
+        found = f"nothing was compared, {counted(len(summary.left_out), 'table')} left out"
     whose = "TiDB" if summary.how == "upstream" else "snapshot and archive"
     return (
-        f"{found}: {compared} tables, {summary.rows:,} rows, about {format_size(summary.bytes)}"
+        f"{found}: {counted(compared, 'table')}, {counted(summary.rows, 'row')}, about"
+        f" {format_size(summary.bytes)}"
         f" compared with {whose} at the checkpoint {summary.ts} in {summary.seconds:,.1f} s"
         f" ({rate:,.0f} rows/s)"
     )
-
-
-def _rows(count: int) -> str:
-    return f"{count:,} row{'' if count == 1 else 's'}"
 
 
 def _values(row: object) -> str:

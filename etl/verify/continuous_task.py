@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
+from sluice.etl.display_units import counted
 from sluice.etl.settings import Settings
 from sluice.etl.verify.continuous import run_continuous
 from sluice.etl.verify.errors import VerifyError
@@ -37,7 +38,8 @@ def run_continuous_task(settings: Settings, run_seconds: float) -> dict[str, Any
             f"{one.table} {dict(one.key)}: {one.kind}" for one in summary.differences[:10]
         )
         raise VerifyError(
-            f"{summary.open_rows:,} rows differ{': ' + named if named else ''}",
+            counted(summary.open_rows, "row differs", "rows differ")
+            + (f": {named}" if named else ""),
             hint=(
                 "`sluice verify` lists all of them, `sluice verify --repair --apply` makes them"
                 " right"

@@ -27,6 +27,7 @@ from sluice.etl.changes.formats.sql_columns import (
 from sluice.etl.changes.formats.sql_scripts import grouped_rows, inserts, printable_ascii
 from sluice.etl.changes.formats.sql_text import literal, quote_name, quote_table
 from sluice.etl.changes.rules import commit_time
+from sluice.etl.display_units import counted
 from sluice.etl.verify.row_diff import key_of, keys_bytes, one_array
 from sluice.tidb import column_types, tso
 from sluice.tidb.schema import Column, Table
@@ -218,7 +219,7 @@ def _heading(ts: int, tables: Sequence[RepairStatements]) -> Iterator[str]:
             )
         if repair.more:
             yield (
-                f"    {repair.more:,} more rows differ, which aren't in here: verify again"
-                " afterwards"
+                f"    {counted(repair.more, 'more row differs', 'more rows differ')}, not in here:"
+                " verify again afterwards"
             )
     yield "For the downstream, at that checkpoint: `sluice pause` keeps it there."

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Self
 
 from sluice.errors import SluiceError
 from sluice.etl.changes.rules import Filter, only_tables
+from sluice.etl.display_units import counted
 from sluice.etl.verify.endpoint import Difference
 from sluice.etl.verify.errors import VerifyError
 from sluice.etl.verify.tables import ExcludedTable
@@ -194,7 +195,9 @@ def _why_unequal(table: TableResult) -> str:
         return f"{table.name} can't be compared: {table.problem}"
     first = table.examples[0] if table.examples else None
     row = f", among them {dict(first.key)}, {first.kind}" if first is not None else ""
-    return f"{table.name}: {max(table.differences, 1):,} rows of {table.rows:,} differ{row}"
+    return (
+        f"{table.name}: {counted(max(table.differences, 1), 'row')} of {table.rows:,} differ{row}"
+    )
 
 
 class UnequalError(SluiceError):

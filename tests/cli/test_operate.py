@@ -226,7 +226,7 @@ def test_a_window_is_shown_with_its_tables_ddl_and_changed_values(
     story.statement(5, "ALTER TABLE `item` ADD COLUMN `w` int", NEW)
     assert "ALTER TABLE `item` ADD COLUMN `w` int" in sluice("relay", "show").stdout
     said = sluice("relay", "show", inserted, "--rows").stdout
-    assert "d.item: 1 transactions, 1 inserts, 0 updates, 0 deletes" in said
+    assert "d.item: 1 transaction, 1 insert, 0 updates, 0 deletes" in said
     assert "insert d.item [id=2] id=2, name='b'" in said
     said = sluice("relay", "show", updated, "--rows").stdout
     assert "update d.item [id=2] name: 'b' → 'ü\\x1b[31m'" in said

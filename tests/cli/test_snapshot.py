@@ -63,7 +63,7 @@ def test_snapshots_are_listed_with_what_they_hold_and_what_is_being_made(
     archive.snapshots.begin(snapshot_id(TS + 1, "b"), PendingSnapshot("snapshot-2"))
     said = sluice(config, "list").output
     assert snapshot.id in said
-    assert "1 tables, 50 rows" in said
+    assert "1 table, 50 rows" in said
     assert f"{snapshot_id(TS + 1, 'b')} is being made by the job snapshot-2" in said
     document = json.loads(sluice(config, "list", "--json").stdout)
     assert (document["snapshot"], document["ts"], document["rows"]) == (snapshot.id, TS, 50)

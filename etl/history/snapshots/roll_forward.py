@@ -13,6 +13,7 @@ from typing import Any
 from sluice.etl.changes.recorded_schema import SchemaReplay
 from sluice.etl.copy.definitions import SourceSchema
 from sluice.etl.copy.source import SourceChunk
+from sluice.etl.display_units import counted
 from sluice.etl.history.as_of import TimeTravelQuery, tables_as_of
 from sluice.etl.history.errors import SnapshotError
 from sluice.etl.history.snapshots.plan import SnapshotPlan, schemas_of, table_of
@@ -130,10 +131,7 @@ def roll_forward(
         orders = [json.loads(text) for text in texts]
         tables = {full_name(o["chunk"]["schema"], o["chunk"]["table"]): o for o in orders}
         first, more = next(iter(tables)), len(tables) - 1
-        doing(
-            f"computing {first}"
-            + (f" and {more} more table{'s' if more > 1 else ''}" if more else "")
-        )
+        doing(f"computing {first}" + (f" and {counted(more, 'more table')}" if more else ""))
         past = read([exactly(name) for name in tables])
         if missing := sorted(tables.keys() - past.tables.keys()):
             raise SnapshotError(

@@ -16,6 +16,7 @@ from sluice.etl.changes.planning import WindowPayload
 from sluice.etl.changes.recorded_schema import RecordedSchema, SchemaTimeline
 from sluice.etl.changes.rules import Filter, is_internal_table, only_tables
 from sluice.etl.changes.write_plans.identity import identity
+from sluice.etl.display_units import counted
 from sluice.etl.history.errors import TooManyChangesError, UndoError
 from sluice.etl.history.find import SearchQuery, SearchResults, WindowSearch
 from sluice.etl.history.find.scan import wanted_tables
@@ -139,7 +140,8 @@ class _RangeReader:
         self._changes += len(ts)
         if self._changes > self._max_changes:
             raise TooManyChangesError(
-                f"there are more than {self._max_changes:,} row changes: too many to take back as"
+                f"there are more than {counted(self._max_changes, 'row change')}: too many to"
+                " take back as"
                 " one",
                 hint=(
                     "narrow --since, --until, --table or --where; or restore the tables beside with"

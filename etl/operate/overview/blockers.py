@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from sluice.etl.display_units import format_duration
+from sluice.etl.display_units import counted, format_duration
 from sluice.etl.operate.overview.model import (
     LATE_LAG_MS,
     PAUSED,
@@ -36,7 +36,7 @@ def blockers(seen: Overview, orders: Mapping[str, Any]) -> Iterator[str]:
     yield from _lag_blockers(seen)
     if seen.verified.differences:
         yield (
-            f"{seen.verified.differences:,} rows of"
+            f"{counted(seen.verified.differences, 'row')} of"
             f" {abbreviate(seen.verified.differing, _MAX_TABLES_SHOWN, kind='tables')} differ"
             " from the upstream; `sluice verify` shows which"
         )

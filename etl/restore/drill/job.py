@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 
 from sluice.errors import SluiceError, ours
 from sluice.etl.copy import CopyProgressCounts
+from sluice.etl.display_units import counted
 from sluice.etl.downstream import open_session
 from sluice.etl.downstream.ownership import downstream_name
 from sluice.etl.history.retain import archive_status
@@ -164,7 +165,7 @@ def run_drill(
     """
     with job.run(runner) as run:
         choice = _saved_choice(settings, job)
-        run.doing(f"restoring {len(choice.tables)} tables as of {tso.text(choice.ts)}")
+        run.doing(f"restoring {counted(len(choice.tables), 'table')} as of {tso.text(choice.ts)}")
         try:
             restore = _restore(settings, job, choice)
             done = _finished_restore(restore) or _run_restore(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sluice.etl.display_units import format_size
+from sluice.etl.display_units import counted, format_size
 from sluice.etl.downstream.ownership import downstream_name
 from sluice.etl.settings import Settings
 from sluice.etl.verify.reapply import window_range
@@ -47,8 +47,10 @@ class ReplayPlan(JsonDocument):
             f"since    {tso.text(self.since)}",
             f"until    {tso.text(self.until)}",
             f"to       {self.to}",
-            f"in all   {self.windows:,} windows, at most {self.changes:,} row changes in"
-            f" {self.transactions:,} transactions, {format_size(self.bytes)} of the relay log",
+            f"in all   {counted(self.windows, 'window')}, at most"
+            f" {counted(self.changes, 'row change')} in"
+            f" {counted(self.transactions, 'transaction')}, {format_size(self.bytes)} of the"
+            " relay log",
             *(f"table    {name}" for name in self.tables),
             *(f"ddl      {ddl}" for ddl in first_of(self.ddls, _MAX_DDLS_SHOWN)),
             *(f"note     {note}" for note in self.notes),

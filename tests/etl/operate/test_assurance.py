@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
 from sluice.cli.status import _exit_code
+from sluice.etl.display_units import counted
 from sluice.etl.operate.assurance import restorable_text, verified_part
 from sluice.relay.verification_log import UPSTREAM, TableVerified
 from sluice.tidb import tso
@@ -38,3 +41,11 @@ def test_the_restorable_range_is_said_only_while_all_tables_are_in_it() -> None:
     assert restorable_text(found | {"archived_ts": 0}) == "nothing: the archive is empty"
     moments = {"from_ts": tso.compose(1_000), "through_ts": tso.compose(2_000)}
     assert restorable_text(found | moments).startswith("all tables, as of every moment from 1970")
+
+
+@pytest.mark.parametrize(
+    ("number", "text"), [(0, "0 rows"), (1, "1 row"), (2, "2 rows"), (1_200, "1,200 rows")]
+)
+def test_a_number_of_things_agrees_with_its_noun(number: int, text: str) -> None:
+    assert counted(number, "row") == text
+    assert counted(1, "row differs", "rows differ") == "1 row differs"

@@ -143,6 +143,6 @@ def test_where_nothing_was_compared_both_sides_are_not_equal() -> None:
     left = (ExcludedTable("d.t", "the settings leave it out"),)
     summary = VerifySummary("v1", "done", left_out=left)
     assert not summary.equal
-    assert list(lines(summary))[-1].startswith("nothing was compared, 1 tables were left out")
+    assert list(lines(summary))[-1].startswith("nothing was compared, 1 table left out")
     equal = VerifySummary("v1", "done", tables=(TableResult("d.t", "d.t", 1),))
     assert equal.equal and not replace(equal, only_downstream=("d.more",)).equal

@@ -168,7 +168,7 @@ def test_the_dag_compares_when_it_is_due_and_fails_for_rows_that_differ(running:
     try:
         name = begin(running.settings, "verify", asked, "run 3")["job"]
         with pytest.raises(
-            UnequalError, match=rf"{table}: 1 rows of .* differ, among them {{'id': -1}}, extra"
+            UnequalError, match=rf"{table}: 1 row of .* differ, among them {{'id': -1}}, extra"
         ):
             work(running.settings, "verify", name, "run 3")
     finally:
