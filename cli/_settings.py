@@ -47,8 +47,10 @@ def _by_upstreams_clock(function: Callable[..., Any]) -> Callable[..., Any]:
     def run(*args: Any, **options: Any) -> Any:
         if any(isinstance(value, RelativeMoment) for value in options.values()):
             ctx = click.get_current_context()
-            settings = settings_of(ctx, options["config"])
-            options = {name: in_upstreams_time(settings, each) for name, each in options.items()}
+            # without settings the command says what it lacks, after what is wrong with its words
+            if choose_pipeline(ctx, options["config"]).path.exists():
+                settings = settings_of(ctx, options["config"])
+                options = {n: in_upstreams_time(settings, each) for n, each in options.items()}
         return function(*args, **options)
 
     return run

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from sluice.relay.json_codec import JsonDocument, from_bytes, to_bytes
 from sluice.relay.storage import Storage
 from sluice.relay.versioned_document import DocumentFormat, VersionedDocument
+from sluice.tidb.table_name import argument
 
 __all__ = ["AppliedRules", "OutdatedTable", "RuleChanges"]
 
@@ -35,6 +36,11 @@ class OutdatedTable(JsonDocument):
     since_ts: int
     since_ms: int = 0
 
+    @property
+    def command(self) -> str:
+        """Return the command that makes the table what the rules say."""
+        return f"sluice backfill --table {argument(self.name)}"
+
 
 @dataclass(frozen=True, slots=True)
 class AppliedRules(JsonDocument):
@@ -47,6 +53,10 @@ class AppliedRules(JsonDocument):
     rules: str = ""
     tables: tuple[OutdatedTable, ...] = ()
     token: str = field(default="")
+
+    def are_others(self, digest: str) -> bool:
+        """Return whether those of `digest` are other rules; before the first ones none are."""
+        return self.digest not in ("", digest)
 
 
 class RuleChanges:

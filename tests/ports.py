@@ -44,3 +44,12 @@ def free_port() -> int:
 def free_ports(count: int) -> list[int]:
     """Return so many of them, each another."""
     return [free_port() for _ in range(count)]
+
+
+def free_port_row(count: int) -> int:
+    """Return the first of so many ports in a row, none of which is given out again soon."""
+    row: list[int] = []
+    while len(row) < count:
+        port = free_port()
+        row = [*row, port] if row and port == row[-1] + 1 else [port]
+    return row[0]

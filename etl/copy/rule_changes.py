@@ -19,13 +19,11 @@ from sluice.etl.settings import Downstream, Settings
 from sluice.relay import RelayLog
 from sluice.relay.rule_changes import AppliedRules, OutdatedTable, RuleChanges
 from sluice.tidb.schema import Table
-from sluice.tidb.table_name import argument
 
 __all__ = [
     "describe_outdated",
     "end_outdated",
     "have_rules_changed",
-    "mending_command",
     "note_rules",
     "outdated_tables",
     "warn_of_outdated",
@@ -34,23 +32,15 @@ __all__ = [
 log = logging.getLogger("sluice.apply")
 
 
-def mending_command(name: str) -> str:
-    """Return the command that makes a table what the rules say."""
-    return f"sluice backfill --table {argument(name)}"
-
-
 def describe_outdated(table: OutdatedTable) -> str:
     """Return why a table is outdated and what mends it, for people."""
     before = f" from before commit_ts {table.since_ts}" if table.since_ts else ""
-    return (
-        f"rows of {table.name}{before} follow former rules ({table.why}):"
-        f" `{mending_command(table.name)}`"
-    )
+    return f"rows of {table.name}{before} follow former rules ({table.why}): `{table.command}`"
 
 
 def have_rules_changed(settings: Settings, known: AppliedRules) -> bool:
     """Return whether the settings have other rules than those applied last. Raises MaskKeyError."""
-    return known.digest not in ("", rules_digest(settings.filters, settings.routes))
+    return known.are_others(rules_digest(settings.filters, settings.routes))
 
 
 def outdated_tables(

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from sluice.errors import FAIL, OK, WARN, CheckResult, SluiceError, ours
 from sluice.etl.cached_value import SourcePoller
-from sluice.etl.copy.rule_changes import mending_command, outdated_tables
+from sluice.etl.copy.rule_changes import outdated_tables
 from sluice.etl.copy.tidb_session import TidbAddress, TidbSession
 from sluice.etl.display_units import format_duration, format_size
 from sluice.etl.downstream import MySQLSession
@@ -269,7 +269,7 @@ def _outdated(settings: Settings) -> Iterator[CheckResult]:
         return
     for table in found[:_MAX_OUTDATED]:
         text = f"rows of {table.name} follow former rules: {table.why}"
-        yield CheckResult("rules", WARN, text, f"`{mending_command(table.name)}`")
+        yield CheckResult("rules", WARN, text, f"`{table.command}`")
     if (others := len(found) - _MAX_OUTDATED) > 0:
         yield CheckResult(
             "rules", WARN, f"so do rows of {others:,} more tables", "`sluice status --json`"

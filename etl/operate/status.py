@@ -11,7 +11,7 @@ from typing import Any
 from sluice.errors import SluiceError
 from sluice.etl.cached_value import SourcePoller
 from sluice.etl.changes.masks import MaskKeyError
-from sluice.etl.copy.rule_changes import have_rules_changed, mending_command
+from sluice.etl.changes.rules import rules_digest
 from sluice.etl.downstream import Checkpoint, CheckpointError, DownstreamError
 from sluice.etl.downstream.sinks import hold_checkpoint, read_checkpoint
 from sluice.etl.operate.assurance import restorable, verifications
@@ -94,7 +94,7 @@ def _rules(settings: Settings, relay: RelayLog) -> dict[str, Any]:
     """
     known = RuleChanges(relay.place).load()
     try:
-        has_changed = have_rules_changed(settings, known)
+        has_changed = known.are_others(rules_digest(settings.filters, settings.routes))
     except MaskKeyError:  # this command may run where the key isn't
         has_changed = False
     return {
@@ -104,7 +104,7 @@ def _rules(settings: Settings, relay: RelayLog) -> dict[str, Any]:
                 "table": table.name,
                 "why": table.why,
                 "since_ts": table.since_ts,
-                "command": mending_command(table.name),
+                "command": table.command,
             }
             for table in known.tables
         ],

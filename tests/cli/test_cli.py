@@ -49,12 +49,15 @@ def test_status_works_without_a_stack(sluice):
 
 
 NOT_FOR_STATUS = {
-    *("fastapi", "numpy", "psutil", "pyarrow", "pyspark"),
-    *("sluice.devstack.launch", "sluice.devstack.state", "sluice.relay.archive"),
+    *("fastapi", "pandas", "psutil", "pyspark"),
+    *("sluice.devstack.launch", "sluice.devstack.state", "sluice.etl.copy"),
     *("sluice.etl.changes.messages.message", "sluice.etl.changes.planning"),
     *("sluice.etl.changes.write_plans", "sluice.etl.downstream.ddl", "sluice.tidb.conversion"),
 }
-"""What takes a tenth of a second or more to import, or belongs to writing."""
+"""What takes a tenth of a second or more to import, or belongs to writing.
+
+Arrow does, too, but the archive's files, from which the restorable range comes, are read by it.
+"""
 
 
 def imported_by(*words, env, cwd):
@@ -87,7 +90,7 @@ def test_status_imports_only_what_it_shows(env, tmp_path):
     assert asked <= of_pipeline
     assert not NOT_FOR_STATUS & of_pipeline
     own = {name for name in of_pipeline if name.startswith("sluice")}
-    assert len(own) <= 190, sorted(own)  # half of them with what plans and writes
+    assert len(own) <= 230, sorted(own)  # twice as many with what plans and writes
 
 
 def test_help_of_the_demo_waits_for_no_spark(env, tmp_path):

@@ -79,4 +79,4 @@ def test_status_and_the_first_page_read_as_much_of_a_hundred_windows_as_of_three
         asked(pipeline(tmp_path / f"{number}", number), monkeypatch) for number in (3, 100)
     )
     assert short == long
-    assert sum(long.values()) < 150
+    assert sum(long.values()) < 200  # each of the three reads the archive's summaries

@@ -1,9 +1,19 @@
-"""Decide what may be removed of relay log and archive, and report the restorable range."""
+"""Decide what may be removed of relay log and archive, and report the restorable range.
+
+What removes loads on first use: `sluice status` only reports.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 from sluice.etl.history.errors import NotArchivedError, RetainError
 from sluice.etl.history.retain.ranges import TableRange
-from sluice.etl.history.retain.run import RetainSummary, retain
 from sluice.etl.history.retain.status import ArchiveStatus, archive_status, tables_restorable_at
+from sluice.etl.lazy_exports import lazy_getattr
+
+if TYPE_CHECKING:
+    from sluice.etl.history.retain.run import RetainSummary, retain
 
 __all__ = [
     "ArchiveStatus",
@@ -15,3 +25,11 @@ __all__ = [
     "retain",
     "tables_restorable_at",
 ]
+
+__getattr__ = lazy_getattr(
+    __name__,
+    {
+        "RetainSummary": "sluice.etl.history.retain.run",
+        "retain": "sluice.etl.history.retain.run",
+    },
+)

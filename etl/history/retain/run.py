@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from sluice.etl.changes.rules import Filter
 from sluice.etl.history.as_of.result_files import remove_abandoned_results
 from sluice.etl.history.errors import RetainError
 from sluice.etl.history.lake.iceberg_view import IcebergView
@@ -29,13 +28,13 @@ from sluice.etl.history.retain.policy import (
     decide_retention,
 )
 from sluice.etl.history.retain.purge_relay import PurgeResult, purge_windows
+from sluice.etl.history.retain.settings_policy import policy_of
 from sluice.etl.history.retain.summaries import (
     DirectSummaries,
     readable_snapshots,
     refresh_summaries,
 )
-from sluice.etl.settings import Settings, SettingsError
-from sluice.etl.settings.pipelines import pipelines
+from sluice.etl.settings import Settings
 from sluice.relay import RelayError
 from sluice.relay.archive import (
     Archive,
@@ -48,9 +47,8 @@ from sluice.relay.archive import (
 )
 from sluice.relay.jobs import Jobs
 from sluice.tidb import tso
-from sluice.tidb.table_name import TableName
 
-__all__ = ["RetainSummary", "policy_of", "retain"]
+__all__ = ["RetainSummary", "retain"]
 
 log = logging.getLogger("sluice.archive")
 
@@ -107,40 +105,6 @@ def retain(settings: Settings, stop: Callable[[], bool] = lambda: False) -> Reta
     if failed is not None:
         raise failed
     return summary
-
-
-def policy_of(settings: Settings) -> RetentionPolicy:
-    """Return the retention policy of the settings.
-
-    A table counts if any pipeline of this installation on the archive wants it; each does while the
-    settings of another pipeline can't be read.
-    """
-    filters = [settings.rules.filters]
-    try:
-        filters += [
-            other.rules.filters for other in _other_settings_of_archive(settings.archive_url)
-        ]
-    except (SettingsError, OSError) as error:
-        log.warning(
-            "every table counts, as the settings of another pipeline can't be read: %s", error
-        )
-        filters.append(Filter())
-
-    def wanted(name: str) -> bool:
-        table = TableName.parse(name)
-        return any(each.wants_table(*table) for each in filters)
-
-    return RetentionPolicy(settings.archive.keep_ms, settings.archive.snapshots_keep_ms, wanted)
-
-
-def _other_settings_of_archive(archive_url: str) -> Iterator[Settings]:
-    """Yield the settings of the pipelines of this installation on that archive.
-
-    Raises SettingsError.
-    """
-    for pipeline in pipelines().values():
-        if pipeline.path is not None and (settings := pipeline.settings).archive_url == archive_url:
-            yield settings
 
 
 def _purge_archive(

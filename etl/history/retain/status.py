@@ -16,7 +16,7 @@ from sluice.etl.history.retain.facts import inventory_of
 from sluice.etl.history.retain.policy import ArchiveInventory, pinned_by, recovery_window_start
 from sluice.etl.history.retain.promise import PromisedRange
 from sluice.etl.history.retain.ranges import TableRange, table_ranges
-from sluice.etl.history.retain.run import policy_of
+from sluice.etl.history.retain.settings_policy import policy_of
 from sluice.etl.history.retain.space import (
     DiskUsage,
     archive_usage,

@@ -3,7 +3,6 @@
 import contextlib
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -14,7 +13,7 @@ import httpx
 from sluice.devstack.tidb.mvcc_records import Change
 from sluice.pump_service.capture.binlog_writer import BinlogWriter
 from sluice.tidb.binlog_kinds import PREWRITE
-from tests.ports import free_port
+from tests.ports import free_port, free_port_row
 from tests.pump_service.capture.dying_sink import definitions_at
 from tests.pump_service.capture.looped_world import LoopedWorld
 from tests.pump_service.storekit import MemoryStore
@@ -103,7 +102,7 @@ class ShareHolder:
 
     def __init__(self, stage, name, shares):
         self.stage, self.data, self.log = stage, stage.folder / name, stage.folder / f"{name}.log"
-        self.address, self.shares, self.process = f"127.0.0.1:{free_ports(shares)}", shares, None
+        self.address, self.shares, self.process = f"127.0.0.1:{free_port_row(shares)}", shares, None
         stage.pumps.append(self)
 
     def start(self):
@@ -127,20 +126,6 @@ class ShareHolder:
         if self.process is not None:
             self.signal_all(signal.SIGKILL)
             self.process.wait()
-
-
-def free_ports(count):
-    """Return the first of so many ports in a row that nobody listens at."""
-    for _ in range(100):
-        first = free_port()
-        try:
-            for port in range(first, first + count):
-                with socket.create_server(("127.0.0.1", port)):
-                    pass
-        except (OSError, OverflowError):
-            continue
-        return first
-    raise AssertionError
 
 
 def expected(history, begin, end):

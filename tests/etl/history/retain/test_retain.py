@@ -11,7 +11,7 @@ from past_model import HOUR, Past, crc32c, definition
 
 from sluice.etl.history.retain import NotArchivedError, RetainError, archive_status, retain
 from sluice.etl.history.retain.policy import ArchiveInventory, decide_retention
-from sluice.etl.history.retain.run import policy_of
+from sluice.etl.history.retain.settings_policy import policy_of
 from sluice.etl.history.retain.table_events import ReadStart
 from sluice.etl.settings import Settings, parse_settings
 from sluice.etl.settings.rules import parse_filter
