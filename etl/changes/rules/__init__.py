@@ -40,7 +40,8 @@ from sluice.etl.changes.rules.soft_deletes import commit_time, with_stored_mark
 from sluice.etl.lazy_exports import lazy_getattr
 
 if TYPE_CHECKING:
-    from sluice.etl.changes.rules._ddl_scope import ScopeError, ScopeResult, scope_ddl
+    from sluice.etl.changes.rules._ddl_rule_checks import ScopeError
+    from sluice.etl.changes.rules._ddl_scope import ScopeResult, scope_ddl
     from sluice.etl.changes.rules.row_selection import RowSelection
 
 __all__ = [
@@ -88,7 +89,7 @@ __all__ = [
 __getattr__ = lazy_getattr(
     __name__,
     {
-        "ScopeError": "sluice.etl.changes.rules._ddl_scope",
+        "ScopeError": "sluice.etl.changes.rules._ddl_rule_checks",
         "ScopeResult": "sluice.etl.changes.rules._ddl_scope",
         "scope_ddl": "sluice.etl.changes.rules._ddl_scope",
         "RowSelection": "sluice.etl.changes.rules.row_selection",

@@ -13,33 +13,19 @@ from typing import Any
 
 from sluice.etl.changes.formats.ddl_columns import pair_columns
 from sluice.etl.changes.formats.ddl_partitions import plain_name
-from sluice.etl.changes.masks import unlike
 from sluice.etl.changes.rules._ddl_names import rename_database, rename_in_query, rename_tables
-from sluice.etl.changes.rules.column_rules import (
-    ColumnRule,
-    ColumnRuleError,
-    columns_read,
-    left_out_columns,
-)
+from sluice.etl.changes.rules._ddl_rule_checks import RuleChecks, ScopeError, scope_error
 from sluice.etl.changes.rules.filters import Filter
-from sluice.etl.changes.rules.routes import RouteError, Routes, Target
-from sluice.etl.changes.rules.row_rules import RowRuleError
-from sluice.etl.changes.steps import ChangeError, ScopedDdl
+from sluice.etl.changes.rules.routes import RouteError, Routes
+from sluice.etl.changes.steps import ScopedDdl
 from sluice.tidb.column_types import FLAG_NOT_NULL
 from sluice.tidb.ddl_actions import REMOVES_ROWS, RENAMES, Action
 from sluice.tidb.ddl_job import DdlEffect, DdlJob
 from sluice.tidb.folded import folded
-from sluice.tidb.schema import Column, Schema, Table
+from sluice.tidb.schema import Schema, Table
 from sluice.tidb.table_name import full_name
 
 _ACTIONS_WITHOUT_SCHEMA = {Action.FLASHBACK_CLUSTER}
-
-
-class ScopeError(ChangeError):
-    """A DDL that leads into or out of what is replicated, or would take rows from a merged table.
-
-    Names rule and ways out.
-    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +59,7 @@ class _DdlScoper:
         self._schemas = ddl.effect.schemas
         self._after = dict(ddl.effect.tables)
         self._before = {i: table for i, table in before.items() if i in self._after}
+        self._checks = RuleChecks(ddl, self._before, self._after, filters, routes)
         self._warnings: list[str] = []
         self._merged: list[str] = []
         self._left_out: set[str] = set()
@@ -98,9 +85,9 @@ class _DdlScoper:
             return ScopeResult(None, touches=False)
         for table_id in kept:
             self._check_crossing(table_id)
-            self._check_row_rules(table_id)
+            self._checks.check_row_rules(table_id)
         for table_id in kept if self._filters.columns else ():
-            self._check_column_rules(table_id)
+            self._checks.check_column_rules(table_id)
         after_names = [self._after[i] or self._before.get(i) for i in kept]
         for one, other in {(t.schema_name, t.name) for t in after_names if t} or {(schema, name)}:
             rule = self._filters.ignoring_rule(one, other, query)
@@ -152,129 +139,13 @@ class _DdlScoper:
             f"bring the rows of {new.full_name} as of this commit_ts to the downstream by hand and",
         )
 
-    def _check_row_rules(self, table_id: int) -> None:
-        """Check that the row rules of a table mean the same rows before and after the DDL."""
-        old, new = self._before.get(table_id), self._after[table_id]
-        if not self._filters.rows or new is None or not new.is_base_table:
-            return
-        there = (*self._before.values(), *(t for t in self._after.values() if t))
-        others = there if self._kind == Action.EXCHANGE_PARTITION else (old or new,)
-        rules = self._filters.row_rules(new.schema_name, new.name)
-        for other in others:
-            if self._filters.row_rules(other.schema_name, other.name) != rules:
-                raise self._error(
-                    f"[[filter.rows]] selects other rows of {other.full_name} than of"
-                    f" {new.full_name}: rows would be missing downstream, or stay behind",
-                    "change the rules so that they are about both tables or none, or",
-                )
-        try:
-            selection = self._filters.row_selection(new)
-        except (ColumnRuleError, RowRuleError) as error:
-            raise self._error(
-                str(error),
-                "change the rule so that it makes sense for the table behind the statement, or",
-            ) from error
-        if selection is None or old is None:
-            return
-        for column, rule in selection.columns.items():
-            why = _changed_meaning(old, column)
-            if why:
-                raise self._error(
-                    f"it changes {column.name} of {new.full_name} ({why}), by which {rule} selects"
-                    " rows: rows may have moved across its border unseen",
-                    f"run it downstream as it is (`sluice ddl replace {self._ddl.commit_ts}`) and"
-                    f" copy the table again (`sluice backfill --table {new.full_name}`), or",
-                )
-
-    def _check_column_rules(self, table_id: int) -> None:
-        """Check that the same columns of a table go downstream before and after the DDL."""
-        old, new = self._before.get(table_id), self._after[table_id]
-        if new is None or not new.is_base_table:
-            return
-        there = (*self._before.values(), *(t for t in self._after.values() if t))
-        others = there if self._kind == Action.EXCHANGE_PARTITION else (old or new,)
-        rules = self._filters.column_rules(new.schema_name, new.name)
-        for other in others:
-            if self._filters.column_rules(other.schema_name, other.name) != rules:
-                raise self._error(
-                    f"[[filter.columns]] has other rules for columns of {other.full_name} than of"
-                    f" {new.full_name}: values would be missing downstream, or stay behind",
-                    "change the rules so that they are about both tables or none, or",
-                )
-        if rules and self._target(new).is_merged:
-            raise self._error(
-                f"{rules[0].effect} of {new.full_name}, which is merged with other tables",
-                "change the rules, or",
-            )
-        if not rules or old is None:
-            return
-        was_out, is_out = left_out_columns(rules, old), left_out_columns(rules, new)
-        names = {column.id: column.name for column in new.columns}
-        for column_id, was in pair_columns(old, new, self._ddl).items():
-            name = names[column_id]
-            if (was.name in was_out) != (name in is_out):
-                rule = was_out.get(was.name) or is_out[name]
-                raise self._error(
-                    f"it makes column {was.name} of {old.full_name} {name}, and {rule.text} leaves"
-                    " out one of the two: its values would be missing downstream, or stay behind",
-                    "name the column in the rule under both names or none, or",
-                )
-        if any(rule.masks for rule in rules):
-            self._check_masks(old, new)
-        if any(rule.added for rule in rules):
-            self._check_added(rules, old, new)
-
-    def _check_masks(self, old: Table, new: Table) -> None:
-        """Check that values masked before the DDL are those that the rules make of them behind."""
-        before, after = (
-            {column.id: column for column in self._narrowed(table).columns} for table in (old, new)
-        )
-        for column_id, was in pair_columns(old, new, self._ddl).items():
-            one, other = before[was.id], after[column_id]
-            if (one.public or other.public) and (why := unlike(one, other)):
-                raise self._error(
-                    f"it changes column {other.source_name} of {new.full_name}, which"
-                    f" [[filter.columns]] masks ({why}): masked values downstream wouldn't be those"
-                    " of the rule",
-                    "change the rule so that it names the column before and behind the statement;"
-                    f" or run it downstream as it is (`sluice ddl replace {self._ddl.commit_ts}`)"
-                    f" and copy the table again (`sluice backfill --table {new.full_name}`), or",
-                )
-
-    def _check_added(self, rules: tuple[ColumnRule, ...], old: Table, new: Table) -> None:
-        """Check that the DDL changes no column that an added one is computed from."""
-        before, after = self._narrowed(old), self._narrowed(new)
-        was = {c.name: _type_of(c) for c in before.columns if c.computed}
-        becomes = {c.name: _type_of(c) for c in after.columns if c.computed}
-        for column, (name, rule) in columns_read(rules, after).items():
-            why = _changed_meaning(old, column)
-            if not why and was[name] != becomes[name]:
-                why = f"values of {name} have other widths then"
-            if why:
-                raise self._error(
-                    f"it changes column {column.source_name} of {new.full_name} ({why}), from which"
-                    f" {rule} computes {name}",
-                    "run it downstream by statements that drop the column before and add it again"
-                    f" behind (`sluice ddl replace {self._ddl.commit_ts} --sql '...'`), or",
-                )
-
-    def _narrowed(self, table: Table) -> Table:
-        """Return the table as column rules shape it. Raises ScopeError."""
-        try:
-            return self._filters.narrowed(table)
-        except ColumnRuleError as error:
-            raise self._error(
-                str(error),
-                "change the rule so that it makes sense for the table behind the statement, or",
-            ) from error
-
     def _leave_columns_out(self, kept: list[int]) -> None:
         """Take out of the tables, before and after the DDL, the columns that rules leave out."""
         for table_id in kept if self._filters.columns else ():
             for side in (self._before, self._after):
                 table = side.get(table_id)
                 if table is not None:
-                    side[table_id] = narrowed = self._narrowed(table)
+                    side[table_id] = narrowed = self._checks.narrowed(table)
                     shown = {column.id for column in narrowed.columns if column.public}
                     self._left_out |= {
                         column.name
@@ -285,7 +156,7 @@ class _DdlScoper:
     def _may_run(self, table_id: int) -> bool:
         """Return whether the job is to be executed for a table, concerning merged targets."""
         old, new = self._before.get(table_id), self._after[table_id]
-        targets = [self._target(t) for t in (old, new) if t is not None]
+        targets = [self._checks.target(t) for t in (old, new) if t is not None]
         merged = next((t for t in targets if t.is_merged), None)
         if merged is None:
             return True
@@ -319,12 +190,6 @@ class _DdlScoper:
         if old is None or new is not None:
             self._merged.append(merged.sources)
         return True
-
-    def _target(self, table: Table) -> Target:
-        try:
-            return self._routes.target(table.schema_name, table.name)
-        except RouteError as error:
-            raise self._error(str(error), "change the rules, or") from None
 
     def _scoped(self, kept: list[int]) -> ScopedDdl:
         schema, name = self._ddl.schema_name, self._ddl.table_name
@@ -423,7 +288,7 @@ class _DdlScoper:
         return replace(table, columns=(*table.columns, *stay))
 
     def _routed(self, table: Table) -> Table:
-        target = self._target(table)
+        target = self._checks.target(table)
         return replace(
             table, schema_name=target.schema, name=target.table, view=self._routed_view(table),
             foreign_keys=tuple(self._routed_key(table, key) for key in table.foreign_keys),
@@ -456,31 +321,4 @@ class _DdlScoper:
         return target.schema, target.table
 
     def _error(self, what: str, way: str) -> ScopeError:
-        ts = self._ddl.commit_ts
-        return ScopeError(
-            f"{self._ddl.title}: {what}. Statement: {self._ddl.query[:1000]}.",
-            hint=(
-                f"{way} leave the statement out: `sluice ddl skip {ts}`, or {ts} in [filter]"
-                " ignore-txn-commit-ts"
-            ),
-        )
-
-
-def _type_of(column: Column) -> tuple[object, ...]:
-    """Return what must stay of the type of a column that a rule adds."""
-    return column.tp, column.flen, column.decimal, column.flag
-
-
-def _changed_meaning(old: Table, column: Column) -> str:
-    """Return what a DDL has made of a column that a rule reads; "" if values stay equal."""
-    known = {c.id: c for c in old.columns}
-    named = next((c for c in old.columns if folded(c.name) == folded(column.source_name)), None)
-    if named is None:
-        return "the column is new, or has a new name"
-    if column.id in known and known[column.id] != named:
-        return f"it was {known[column.id].name}"
-    before = (named.kind, named.unsigned, named.charset, named.collate, named.decimal)
-    after = (column.kind, column.unsigned, column.charset, column.collate, column.decimal)
-    if before != after or named.elems != column.elems[: len(named.elems)]:
-        return "another type or collation"
-    return "it becomes shorter" if -1 < column.flen < named.flen else ""
+        return scope_error(self._ddl, what, way)

@@ -1,0 +1,207 @@
+"""Check that rules for rows and columns mean the same of a table before and behind a DDL."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from sluice.etl.changes.formats.ddl_columns import pair_columns
+from sluice.etl.changes.masks import unlike
+from sluice.etl.changes.rules.column_rules import (
+    ColumnRule,
+    ColumnRuleError,
+    columns_read,
+    left_out_columns,
+)
+from sluice.etl.changes.rules.filters import Filter
+from sluice.etl.changes.rules.routes import RouteError, Routes, Target
+from sluice.etl.changes.rules.row_rules import RowRuleError
+from sluice.etl.changes.steps import ChangeError
+from sluice.tidb.ddl_actions import Action
+from sluice.tidb.ddl_job import DdlJob
+from sluice.tidb.folded import folded
+from sluice.tidb.schema import Column, Table
+
+__all__ = ["RuleChecks", "ScopeError", "scope_error"]
+
+
+class ScopeError(ChangeError):
+    """A DDL that leads into or out of what is replicated, or would take rows from a merged table.
+
+    Names rule and ways out.
+    """
+
+
+def scope_error(ddl: DdlJob, what: str, way: str) -> ScopeError:
+    """Return the error of a job: what it does, and the way out beside leaving it out."""
+    ts = ddl.commit_ts
+    return ScopeError(
+        f"{ddl.title}: {what}. Statement: {ddl.query[:1000]}.",
+        hint=(
+            f"{way} leave the statement out: `sluice ddl skip {ts}`, or {ts} in [filter]"
+            " ignore-txn-commit-ts"
+        ),
+    )
+
+
+class RuleChecks:
+    """The checks of one DDL job. Every method raises ScopeError."""
+
+    def __init__(
+        self,
+        ddl: DdlJob,
+        before: Mapping[int, Table],
+        after: Mapping[int, Table | None],
+        filters: Filter,
+        routes: Routes,
+    ) -> None:
+        """Take the job's tables as they were, and as they are behind it, None: gone."""
+        self._ddl = ddl
+        self._kind = ddl.type
+        self._before, self._after = before, after
+        self._filters, self._routes = filters, routes
+
+    def check_row_rules(self, table_id: int) -> None:
+        """Check that the row rules of a table mean the same rows before and after the DDL."""
+        old, new = self._before.get(table_id), self._after[table_id]
+        if not self._filters.rows or new is None or not new.is_base_table:
+            return
+        there = (*self._before.values(), *(t for t in self._after.values() if t))
+        others = there if self._kind == Action.EXCHANGE_PARTITION else (old or new,)
+        rules = self._filters.row_rules(new.schema_name, new.name)
+        for other in others:
+            if self._filters.row_rules(other.schema_name, other.name) != rules:
+                raise self._error(
+                    f"[[filter.rows]] selects other rows of {other.full_name} than of"
+                    f" {new.full_name}: rows would be missing downstream, or stay behind",
+                    "change the rules so that they are about both tables or none, or",
+                )
+        try:
+            selection = self._filters.row_selection(new)
+        except (ColumnRuleError, RowRuleError) as error:
+            raise self._error(
+                str(error),
+                "change the rule so that it makes sense for the table behind the statement, or",
+            ) from error
+        if selection is None or old is None:
+            return
+        for column, rule in selection.columns.items():
+            why = _changed_meaning(old, column)
+            if why:
+                raise self._error(
+                    f"it changes {column.name} of {new.full_name} ({why}), by which {rule} selects"
+                    " rows: rows may have moved across its border unseen",
+                    f"run it downstream as it is (`sluice ddl replace {self._ddl.commit_ts}`) and"
+                    f" copy the table again (`sluice backfill --table {new.full_name}`), or",
+                )
+
+    def check_column_rules(self, table_id: int) -> None:
+        """Check that the same columns of a table go downstream before and after the DDL."""
+        old, new = self._before.get(table_id), self._after[table_id]
+        if new is None or not new.is_base_table:
+            return
+        there = (*self._before.values(), *(t for t in self._after.values() if t))
+        others = there if self._kind == Action.EXCHANGE_PARTITION else (old or new,)
+        rules = self._filters.column_rules(new.schema_name, new.name)
+        for other in others:
+            if self._filters.column_rules(other.schema_name, other.name) != rules:
+                raise self._error(
+                    f"[[filter.columns]] has other rules for columns of {other.full_name} than of"
+                    f" {new.full_name}: values would be missing downstream, or stay behind",
+                    "change the rules so that they are about both tables or none, or",
+                )
+        if rules and self.target(new).is_merged:
+            raise self._error(
+                f"{rules[0].effect} of {new.full_name}, which is merged with other tables",
+                "change the rules, or",
+            )
+        if not rules or old is None:
+            return
+        was_out, is_out = left_out_columns(rules, old), left_out_columns(rules, new)
+        names = {column.id: column.name for column in new.columns}
+        for column_id, was in pair_columns(old, new, self._ddl).items():
+            name = names[column_id]
+            if (was.name in was_out) != (name in is_out):
+                rule = was_out.get(was.name) or is_out[name]
+                raise self._error(
+                    f"it makes column {was.name} of {old.full_name} {name}, and {rule.text} leaves"
+                    " out one of the two: its values would be missing downstream, or stay behind",
+                    "name the column in the rule under both names or none, or",
+                )
+        if any(rule.masks for rule in rules):
+            self._check_masks(old, new)
+        if any(rule.added for rule in rules):
+            self._check_added(rules, old, new)
+
+    def _check_masks(self, old: Table, new: Table) -> None:
+        """Check that values masked before the DDL are those that the rules make of them behind."""
+        before, after = (
+            {column.id: column for column in self.narrowed(table).columns} for table in (old, new)
+        )
+        for column_id, was in pair_columns(old, new, self._ddl).items():
+            one, other = before[was.id], after[column_id]
+            if (one.public or other.public) and (why := unlike(one, other)):
+                raise self._error(
+                    f"it changes column {other.source_name} of {new.full_name}, which"
+                    f" [[filter.columns]] masks ({why}): masked values downstream wouldn't be those"
+                    " of the rule",
+                    "change the rule so that it names the column before and behind the statement;"
+                    f" or run it downstream as it is (`sluice ddl replace {self._ddl.commit_ts}`)"
+                    f" and copy the table again (`sluice backfill --table {new.full_name}`), or",
+                )
+
+    def _check_added(self, rules: tuple[ColumnRule, ...], old: Table, new: Table) -> None:
+        """Check that the DDL changes no column that an added one is computed from."""
+        before, after = self.narrowed(old), self.narrowed(new)
+        was = {c.name: _type_of(c) for c in before.columns if c.computed}
+        becomes = {c.name: _type_of(c) for c in after.columns if c.computed}
+        for column, (name, rule) in columns_read(rules, after).items():
+            why = _changed_meaning(old, column)
+            if not why and was[name] != becomes[name]:
+                why = f"values of {name} have other widths then"
+            if why:
+                raise self._error(
+                    f"it changes column {column.source_name} of {new.full_name} ({why}), from which"
+                    f" {rule} computes {name}",
+                    "run it downstream by statements that drop the column before and add it again"
+                    f" behind (`sluice ddl replace {self._ddl.commit_ts} --sql '...'`), or",
+                )
+
+    def narrowed(self, table: Table) -> Table:
+        """Return the table as column rules shape it. Raises ScopeError."""
+        try:
+            return self._filters.narrowed(table)
+        except ColumnRuleError as error:
+            raise self._error(
+                str(error),
+                "change the rule so that it makes sense for the table behind the statement, or",
+            ) from error
+
+    def target(self, table: Table) -> Target:
+        """Return where a table goes. Raises ScopeError."""
+        try:
+            return self._routes.target(table.schema_name, table.name)
+        except RouteError as error:
+            raise self._error(str(error), "change the rules, or") from None
+
+    def _error(self, what: str, way: str) -> ScopeError:
+        return scope_error(self._ddl, what, way)
+
+
+def _type_of(column: Column) -> tuple[object, ...]:
+    """Return what must stay of the type of a column that a rule adds."""
+    return column.tp, column.flen, column.decimal, column.flag
+
+
+def _changed_meaning(old: Table, column: Column) -> str:
+    """Return what a DDL has made of a column that a rule reads; "" if values stay equal."""
+    known = {c.id: c for c in old.columns}
+    named = next((c for c in old.columns if folded(c.name) == folded(column.source_name)), None)
+    if named is None:
+        return "the column is new, or has a new name"
+    if column.id in known and known[column.id] != named:
+        return f"it was {known[column.id].name}"
+    before = (named.kind, named.unsigned, named.charset, named.collate, named.decimal)
+    after = (column.kind, column.unsigned, column.charset, column.collate, column.decimal)
+    if before != after or named.elems != column.elems[: len(named.elems)]:
+        return "another type or collation"
+    return "it becomes shorter" if -1 < column.flen < named.flen else ""
