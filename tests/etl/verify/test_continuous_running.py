@@ -16,6 +16,7 @@ import pytest
 
 from sluice.etl.copy.backfill import run_backfill
 from sluice.etl.copy.backfill.upstream_catalog import UpstreamCatalog
+from sluice.etl.display_units import counted
 from sluice.etl.settings import Verify
 from sluice.etl.verify import VerifyError, VerifyRequest, VerifySummary, create_verify, run_verify
 from sluice.etl.verify.continuous import ContinuousSummary, ContinuousVerifier
@@ -267,7 +268,8 @@ def test_how_far_it_is_and_what_differs_is_printed_meanwhile_beside_the_result(
     running.caught_up()
     done = typing(running.settings, tmp_path)("verify", "--continuous", "--for", "1", "--json")
     differ = json.loads(done.stdout)["open_rows"]  # one that a test before left
-    assert (f"{differ} rows differ: " if differ else "no row is known to differ: ") in done.stderr
+    found = counted(differ, "row differs", "rows differ") if differ else "no row is known to differ"
+    assert f"{found}: " in done.stderr
 
 
 @pytest.mark.slow
