@@ -80,8 +80,8 @@ def test_files_that_count_hold_each_change_once_and_go_to_a_catalog_again_after_
             sorted({ts for table in tables for ts in table["_commit_ts"].to_pylist()}) == expected
         )
         code, said, _ = sluice(capsys, *asked)
-        counts = f"{counted(len(files), 'file')}, {len(files)} added"
-        assert code == 0 and f"lake.account: {counts}" in said
+        done = f"{counted(len(files), 'file')}, {len(files)} added"
+        assert code == 0 and f"lake.account: {done}" in said
         rows = open_catalog("default", catalog).load_table("lake.account").scan().to_arrow()
         assert rows.num_rows == len(images)
         counts.append(len(files))
