@@ -71,6 +71,10 @@ class _Commit(click.ParamType[int]):
     " changed since.",
 )  # fmt: skip
 @click.option(
+    "--leave-conflicts", "leaves", is_flag=True,
+    help="Leave rows that the dry run finds changed since as they are, and take back all others.",
+)  # fmt: skip
+@click.option(
     "--user", metavar="NAME", help="With --apply: the user who may write in TiDB [sql-user]."
 )
 @click.option(
@@ -101,6 +105,7 @@ def command(
     dry_run: bool,
     as_json: bool,
     applies: bool,
+    leaves: bool,
 ) -> int:
     """Take back the transaction committed at COMMIT_TS, or row changes of many, as one change.
 
@@ -113,7 +118,8 @@ def command(
     statement changes a row only if it is still as the changes left it. The script counts the rows
     and ends before COMMIT: compare the counts, then commit or roll back.
 
-    --dry-run shows beforehand which rows have changed since. Exit code 1 if there are any.
+    --dry-run shows beforehand which rows have changed since. Exit code 1 if there are any, unless
+    --leave-conflicts leaves them out.
     """
     from sluice.etl.history import undo
     from sluice.etl.history.history_log import HistoryLog
@@ -135,13 +141,22 @@ def command(
         changes = _range(past, since or 0, until, globs, kinds, where)
     reverses = [undo.invert_changes(table) for table in changes.tables]
     if dry_run:
-        rows = [row for reverse in reverses for row in undo.preview(reverse, shown)]
-        done = undo.dry_run(settings, changes, reverses)
+        if leaves:
+            done, kept = undo.leave_conflicts(settings, changes, reverses)
+        else:
+            done, kept = undo.dry_run(settings, changes, reverses), reverses
+        rows = [row for reverse in kept for row in undo.preview(reverse, shown)]
         if as_json:
             click.echo(json.dumps(asdict(done) | {"preview": [asdict(row) for row in rows]}))
         else:
-            _say(done, rows, sum(reverse.rows for reverse in reverses))
-        return 1 if done.count else 0
+            _say(done, rows, sum(reverse.rows for reverse in kept), leaves=leaves)
+        return 1 if done.count and not leaves else 0
+    if leaves:
+        done, reverses = undo.leave_conflicts(settings, changes, reverses)
+        _say_conflicts(done, err=True)
+        if not any(reverse.rows for reverse in reverses):
+            click.echo("all of these rows were changed since: nothing to take back", err=True)
+            return 1
     if applies:
         _apply(settings, changes, reverses, user, password_env)
         return 0
@@ -191,6 +206,7 @@ def _apply(
     password_env: str | None,
 ) -> None:
     from sluice.etl.copy.tidb_session import TidbAddress
+    from sluice.etl.display_units import counted
     from sluice.etl.history import undo
 
     given: dict[str, Any] = {"user": user, "password_env": password_env}
@@ -199,8 +215,9 @@ def _apply(
         **{name: value for name, value in given.items() if value is not None},
     )
     rows = undo.apply_script(address, undo.script(changes, undo.for_upstream(reverses)))
+    state = "is what it was" if rows == 1 else "are what they were"
     click.echo(
-        f"{address.user}@{address.shown}: {rows:,} rows are what they were, in one transaction."
+        f"{address.user}@{address.shown}: {counted(rows, 'row')} {state}, in one transaction."
         " `sluice status` shows when the replica has it, `sluice find --since 5m` its commit ts"
     )
 
@@ -208,7 +225,14 @@ def _apply(
 _SIGNS = {"inserts": "+", "deletes": "-", "updates": "~"}
 
 
-def _say(done: DryRun, rows: Sequence[RowPreview], changed: int) -> None:
+def _say_conflicts(done: DryRun, *, err: bool = False) -> None:
+    for conflict in done.conflicts:
+        click.echo(f"conflict  {conflict.table} [{conflict.row}] {conflict.why}", err=err)
+    if done.count > len(done.conflicts):
+        click.echo(f"          and {done.count - len(done.conflicts):,} more", err=err)
+
+
+def _say(done: DryRun, rows: Sequence[RowPreview], changed: int, *, leaves: bool) -> None:
     """Print the first `rows` of `changed` ones, and the conflicts."""
     from sluice.etl.display_units import counted
     from sluice.tidb import tso
@@ -218,17 +242,21 @@ def _say(done: DryRun, rows: Sequence[RowPreview], changed: int) -> None:
         click.echo(f"{_SIGNS[row.effect]} {row.table} {images}")
     if changed > len(rows):
         click.echo(f"  and {counted(changed - len(rows), 'row')} more; --rows shows more of them")
-    for conflict in done.conflicts:
-        click.echo(f"conflict  {conflict.table} [{conflict.row}] {conflict.why}")
-    if done.count > len(done.conflicts):
-        click.echo(f"          and {done.count - len(done.conflicts):,} more")
+    _say_conflicts(done)
     for text in done.unchecked:
         click.echo(f"unchecked {text}")
     click.echo(
         f"{counted(done.rows, 'row')} looked at in the replica, as of {tso.text(done.checkpoint)}:"
         f" {counted(done.count, 'conflict') if done.count else 'no conflicts'}"
     )
-    if not done.count:
+    if done.count and not leaves:
+        click.echo(
+            "the same command with --leave-conflicts leaves these rows as they are, and takes back"
+            " all others; without it --apply changes nothing"
+        )
+    else:
+        if done.count:
+            click.echo(f"{counted(changed, 'row')} can be taken back, the conflicts stay")
         click.echo(
             "the same command without --dry-run prints the SQL, with --apply it runs it in TiDB"
         )

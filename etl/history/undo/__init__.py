@@ -2,7 +2,7 @@
 
 from sluice.etl.history.errors import TooManyChangesError, UndoError
 from sluice.etl.history.undo.apply import apply_script
-from sluice.etl.history.undo.check import Conflict, DryRun, dry_run
+from sluice.etl.history.undo.check import Conflict, DryRun, dry_run, leave_conflicts
 from sluice.etl.history.undo.inverse import InverseChanges, invert_changes
 from sluice.etl.history.undo.preview import RowPreview, preview
 from sluice.etl.history.undo.range import read_range
@@ -25,6 +25,7 @@ __all__ = [
     "dry_run",
     "for_upstream",
     "invert_changes",
+    "leave_conflicts",
     "preview",
     "read_range",
     "read_transaction",

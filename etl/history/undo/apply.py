@@ -47,7 +47,8 @@ def apply_script(address: TidbAddress, lines: Iterable[bytes]) -> int:
         except (pymysql.MySQLError, OSError) as error:
             raise UndoError(
                 f"{address.user}@{address.shown}: {error}; nothing was changed",
-                hint="`sluice undo --dry-run` with the same options shows what prevents it",
+                hint="`sluice undo --dry-run` with the same options shows what prevents it,"
+                " --leave-conflicts takes back all others",
             ) from error
         if int(undone) != int(expected):
             connection.rollback()
@@ -56,7 +57,7 @@ def apply_script(address: TidbAddress, lines: Iterable[bytes]) -> int:
                 " changed",
                 hint=(
                     "`sluice undo --dry-run` with the same options names the rows that were changed"
-                    " since"
+                    " since, --leave-conflicts takes back all others"
                 ),
             )
         try:

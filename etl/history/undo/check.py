@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -72,6 +73,14 @@ class DryRun:
     unchecked: list[str] = field(default_factory=list)
 
 
+class _Found(NamedTuple):
+    """A conflict, and the place of its row in `images` of the inverse changes."""
+
+    conflict: Conflict
+    images: Images
+    row: int
+
+
 def dry_run(
     settings: Settings,
     past: PastChanges,
@@ -83,6 +92,30 @@ def dry_run(
     The replica is as far as it has come. Raises UndoError if it is no database or isn't there yet,
     DownstreamError, CheckpointError, RouteError.
     """
+    return _look(settings, past, reverses, limit, leaves=False)[0]
+
+
+def leave_conflicts(
+    settings: Settings,
+    past: PastChanges,
+    reverses: Sequence[InverseChanges],
+    limit: int = 100,
+) -> tuple[DryRun, list[InverseChanges]]:
+    """As `dry_run`, and return the inverse changes without the rows that conflict.
+
+    Raises UndoError, too, for a conflict that can't be left alone without losing a row.
+    """
+    return _look(settings, past, reverses, limit, leaves=True)
+
+
+def _look(
+    settings: Settings,
+    past: PastChanges,
+    reverses: Sequence[InverseChanges],
+    limit: int,
+    *,
+    leaves: bool,
+) -> tuple[DryRun, list[InverseChanges]]:
     target = settings.target
     if not isinstance(target, Downstream):
         raise UndoError(
@@ -102,39 +135,69 @@ def dry_run(
                 hint="wait until `sluice status` shows a checkpoint behind it",
             )
         done = DryRun(at)
+        kept = []
         for reverse in reverses:
-            _check_table(session, settings, reverse, done, limit)
+            found = _check_table(session, settings, reverse, done, limit)
+            done.rows += reverse.rows if found is not None else 0
+            # a row that stays may hold a unique value that another one is to get back
+            while leaves and found:
+                reverse = _without(reverse, found)
+                found = _check_table(session, settings, reverse, done, limit)
+            kept.append(reverse)
         session.rollback()
-    return done
+    return done, kept
+
+
+def _without(reverse: InverseChanges, found: Sequence[_Found]) -> InverseChanges:
+    first = found[0].conflict
+    moves = image_count(reverse.left) and image_count(reverse.again)
+    if moves or not lookup_key_columns(reverse.touched.then):
+        why = (
+            "some rows of the table go and others come again, which may be one row that moved"
+            if moves
+            else "the table has no key"
+        )
+        raise UndoError(
+            f"{first.table} [{first.row}] {first.why}, and can't be left out: {why}",
+            hint="choose other changes by --kind, --table or --where",
+        )
+    rows = {
+        side: [each.row for each in found if each.images is getattr(reverse, side)]
+        for side in ("left", "again", "after", "before")
+    }
+    return reverse.without(rows["left"], rows["again"], rows["after"] + rows["before"])
 
 
 def _check_table(
     session: MySQLSession, settings: Settings, reverse: InverseChanges, done: DryRun, limit: int
-) -> None:
+) -> list[_Found] | None:
+    """Return the conflicts, and add them to `done`; None if the replica can't be compared."""
     now = reverse.touched.now
     if not settings.filters.wants_table(now.schema_name, now.name):
         done.unchecked.append(f"{now.full_name} isn't replicated")
-        return
+        return None
     if rules := settings.filters.row_rules(now.schema_name, now.name):
         done.unchecked.append(f"{now.full_name}: {rules[0].text} leaves some of its rows out")
-        return
+        return None
     if columns := settings.filters.column_rules(now.schema_name, now.name):
         done.unchecked.append(f"{now.full_name}: {columns[0].effect}")
-        return
+        return None
     goal = settings.routes.target(now.schema_name, now.name)
     named = replace(now, schema_name=goal.schema, name=goal.table)
-    done.rows += reverse.rows
+    found = []
     try:
-        for conflict in _TableCheck(session, reverse, named).conflicts():
+        for each in _TableCheck(session, reverse, named).conflicts():
+            found.append(each)
             done.count += 1
             if len(done.conflicts) < limit:
-                done.conflicts.append(conflict)
+                done.conflicts.append(each.conflict)
     except DownstreamError as error:
         if error.transient:
             raise
         raise UndoError(
             f"{named.full_name} can't be compared with what {now.full_name} was: {error}"
         ) from error
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +219,7 @@ class _TableCheck:
         self._named = named
         self._sql = TableUndoSql(reverse, named, exact_floats=False)
 
-    def conflicts(self) -> Iterator[Conflict]:
+    def conflicts(self) -> Iterator[_Found]:
         reverse = self._reverse
         for images in (reverse.left, reverse.after):
             yield from self._changed_rows(images)
@@ -175,7 +238,7 @@ class _TableCheck:
                     reverse.before, np.flatnonzero(~unchanged_rows(old, new, rows, rows)), [key]
                 )
 
-    def _changed_rows(self, images: Images) -> Iterator[Conflict]:
+    def _changed_rows(self, images: Images) -> Iterator[_Found]:
         conditions = self._sql.conditions(images)
         if self._sql.is_keyless:
             firsts: dict[bytes, int] = {}
@@ -195,7 +258,7 @@ class _TableCheck:
 
     def _taken_keys(
         self, images: Images, rows: np.ndarray, keys: Sequence[tuple[str, ...]]
-    ) -> Iterator[Conflict]:
+    ) -> Iterator[_Found]:
         """Yield rows whose place in a unique key another row has."""
         columns = {column.name: column for column in self._sql.writable}
         shown: set[int] = set()
@@ -271,11 +334,13 @@ class _TableCheck:
         )
         return int(count)
 
-    def _conflict(self, images: Images, row: int, why: str) -> Conflict:
+    def _conflict(self, images: Images, row: int, why: str) -> _Found:
         names = [column.name for column in lookup_key_columns(self._reverse.touched.then)] or [
             column.name for column in self._sql.writable
         ]
-        return Conflict(self._named.full_name, row_text(images, names, row), why)
+        return _Found(
+            Conflict(self._named.full_name, row_text(images, names, row), why), images, row
+        )
 
 
 def _null_where(texts: pa.Array, values: pa.Array) -> pa.Array:

@@ -7,6 +7,7 @@ unique values (a swap) can't be updated one after the other: they are deleted, a
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -48,6 +49,18 @@ class InverseChanges:
     def rows(self) -> int:
         """Return how many row changes it takes."""
         return sum(image_count(images) for images in (self.left, self.again, self.after))
+
+    def without(
+        self, left: Sequence[int], again: Sequence[int], updated: Sequence[int]
+    ) -> InverseChanges:
+        """Return the changes without the rows at these places; `updated` ones of `after`."""
+        return InverseChanges(
+            self.touched,
+            _images_without(self.left, left),
+            _images_without(self.again, again),
+            _images_without(self.after, updated),
+            _images_without(self.before, updated),
+        )
 
 
 def invert_changes(touched: TouchedTable) -> InverseChanges:
@@ -139,6 +152,12 @@ def _check_follows(
 def _images_reversed(images: Images, places: np.ndarray) -> Images:
     """Return the images at these places, the last one first."""
     index = pa.array(places[::-1], pa.int64())
+    return {name: array.take(index) for name, array in images.items()}
+
+
+def _images_without(images: Images, places: Sequence[int]) -> Images:
+    kept = np.setdiff1d(np.arange(image_count(images)), places)
+    index = pa.array(kept, pa.int64())
     return {name: array.take(index) for name, array in images.items()}
 
 

@@ -16,9 +16,11 @@ from sluice.cli import main
 from sluice.etl.history.find import SearchQuery
 from sluice.etl.history.history_log import HistoryLog
 from sluice.etl.history.undo import (
+    TableUndoSql,
     UndoError,
     dry_run,
     invert_changes,
+    leave_conflicts,
     preview,
     read_range,
     script,
@@ -119,6 +121,49 @@ def test_a_change_in_between_that_is_not_taken_back_is_named(story: Story) -> No
     assert changes.transactions == 2
     with pytest.raises(UndoError, match=rf"d.ledger \[id=3\].*{now(story)}.*in between"):
         invert_changes(changes.tables[0])
+
+
+def test_rows_that_others_changed_since_are_left_and_all_others_are_taken_back(
+    story: Story,
+) -> None:
+    rows = accounts(story)
+    since = now(story)
+    changed = story.update(LEDGER, rows[0], {"amount": -1})
+    story.update(LEDGER, rows[1], {"amount": -1})
+    batched_delete(story, rows[2:])
+    until = now(story)
+    story.update(LEDGER, changed, {"owner": "theirs"})
+    story.insert(LEDGER, {"id": 7, "owner": "theirs", "amount": 99})
+    story.apply()
+    query = SearchQuery(since, until, ("d.ledger",))
+    changes = read_range(HistoryLog.open(of(story)), query)
+    reverses = [invert_changes(table) for table in changes.tables]
+    assert dry_run(of(story), changes, reverses).count == 2
+    done, kept = leave_conflicts(of(story), changes, reverses)
+    assert sorted(each.row for each in done.conflicts) == ["id=0", "id=7"]
+    assert (done.count, done.rows, sum(each.rows for each in kept)) == (2, len(rows), 18)
+    tables = [TableUndoSql(each, each.touched.now, exact_floats=False) for each in kept]
+    undone, expected = run_script(story.server, script(changes, tables))
+    assert undone == expected == 18
+    wanted = {row["id"]: (row["id"], row["owner"], row["amount"]) for row in rows}
+    wanted |= {0: (0, "theirs", -1), 7: (7, "theirs", 99)}
+    assert sorted(story.rows("ledger")) == sorted(wanted.values())
+
+
+def test_a_conflict_is_not_left_where_a_row_that_moved_would_be_lost(story: Story) -> None:
+    row = accounts(story)[3]
+    since = now(story)
+    story.changes(
+        (LEDGER, DELETE, encode_delete(LEDGER, row)),
+        (LEDGER, INSERT, encode_insert(LEDGER, row | {"id": 103})),
+    )
+    until = now(story)
+    story.insert(LEDGER, row | {"owner": "theirs"})
+    story.apply()
+    changes = read_range(HistoryLog.open(of(story)), SearchQuery(since, until))
+    reverses = [invert_changes(table) for table in changes.tables]
+    with pytest.raises(UndoError, match=r"d.ledger \[id=3\].*can't be left out.*moved"):
+        leave_conflicts(of(story), changes, reverses)
 
 
 def test_rows_are_shown_before_and_after(story: Story) -> None:
@@ -347,6 +392,19 @@ password-env = "{downstream.password_env}"
     assert state(story.server, ["d.ledger"]) == before
     code, output = ran("--apply", *rights)
     assert code == 1 and "nothing was changed" in output
+    assert state(story.server, ["d.ledger"]) == before
+    code, output = ran("--dry-run")
+    assert code == 1 and "20 conflicts" in output and "--leave-conflicts" in output
+    code, output = ran("--apply", "--leave-conflicts", *rights)
+    assert code == 1 and "nothing to take back" in output
+    with story.server.connect() as connection, connection.cursor() as cursor:
+        cursor.execute("DELETE FROM d.ledger WHERE id = 5")
+    code, output = ran("--dry-run", "--leave-conflicts")
+    assert code == 0 and "19 conflicts" in output and "1 row can be taken back" in output
+    code, output = ran("--leave-conflicts")
+    assert code == 0 and output.count("INSERT INTO") == 1
+    code, output = ran("--apply", "--leave-conflicts", *rights)
+    assert code == 0 and "1 row is what it was" in output
     assert state(story.server, ["d.ledger"]) == before
 
 
