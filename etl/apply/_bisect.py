@@ -82,10 +82,12 @@ def find_failing_transaction(
         search.close()
     if found is not None:
         change, fault = found
-        raise ApplyError(
+        named = ApplyError(
             _failure_text(change, fault, search.address),
             hint=_absent_hint(change, fault) or _skip_hint(change.commit_ts, search.address),
-        ) from error
+        )
+        named.commit_ts = change.commit_ts
+        raise named from error
 
 
 def _failure_text(change: RowChange, fault: BaseException, address: str) -> str:

@@ -6,12 +6,13 @@ undoes isn't counted.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Iterator
 
 from sluice.etl.apply._metrics import BatchReport
 from sluice.etl.changes.steps import CommitDetail, ScopedDdl, Step
-from sluice.relay import RelayLog
-from sluice.relay.measures import CounterRecorder, CounterStore, source_of
+from sluice.relay import RelayError, RelayLog
+from sluice.relay.measures import CounterRecorder, CounterStore, RefusalHistory, source_of
 
 __all__ = ["ApplyCounters"]
 
@@ -22,6 +23,7 @@ class ApplyCounters:
     """Count for one process that applies to one downstream; see `sluice.relay.measures`."""
 
     def __init__(self, relay: RelayLog, downstream: str) -> None:
+        self._refusals = RefusalHistory(relay)
         self._recorder = CounterRecorder(CounterStore(relay, downstream), source_of(downstream))
 
     def set_position(self, checkpoint_ts: int) -> None:
@@ -62,6 +64,11 @@ class ApplyCounters:
         topic = getattr(error, "topic", "")
         about = {f"topic.errors.{topic}": 1} if topic else {}
         self._recorder.count({"retries": 1, f"error.{type(error).__name__}": 1, **about})
+
+    def record_refusal(self, error: Exception) -> None:
+        """Keep what the downstream refused, for the digest of the day. Never raises."""
+        with contextlib.suppress(RelayError, OSError):  # as with counters: only people read it
+            self._refusals.note(str(error), getattr(error, "commit_ts", 0))
 
     def record_other_session(self) -> None:
         """Count another session that writes to replicated databases."""

@@ -329,7 +329,10 @@ class _ApplyLoop:
         ):
             sink.remember_blocked(str(error), [override.named for override in batch.overrides])
         sink.close()
-        if batch is not None:
+        if batch is None:
+            return
+        refused = error if isinstance(error, ApplyError) else None
+        try:
             find_failing_transaction(
                 error,
                 batch,
@@ -337,6 +340,12 @@ class _ApplyLoop:
                 prepare_options(self._settings),
                 self._settings.downstream,
             )
+        except ApplyError as named:
+            refused = refused and named
+            raise
+        finally:
+            if refused is not None:
+                self._counters.record_refusal(refused)
 
     def _with_ownership_check(self, steps: Iterable[Step]) -> Iterator[Step]:
         """Yield the steps, and check before each that no other pipeline writes."""

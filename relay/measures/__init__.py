@@ -6,6 +6,8 @@
         changes by table, and by hour over the last day
     <url>/measures/states/<number>.json
         what could be restored and what was verified, over the last week
+    <url>/measures/refusals/<number>.json
+        the transactions that the downstream refused in the last day
 
 A source is what counts: ``land`` for landing, ``apply-…`` for applying to one downstream. Each of
 its processes adds what it has counted since its last addition, by compare-and-set. So nothing is
@@ -17,6 +19,7 @@ from sluice.relay.measures.counters import BOUNDS_S, CounterDocument, Durations,
 from sluice.relay.measures.measures import LAND, CounterStore, CounterTotals, source_of
 from sluice.relay.measures.points import DAY, HOUR, WEEK, LagPoint, LagSeries
 from sluice.relay.measures.recorder import CounterRecorder
+from sluice.relay.measures.refusals import Refusal, RefusalHistory
 from sluice.relay.measures.states import StateHistory, StateSample
 
 __all__ = [
@@ -32,6 +35,8 @@ __all__ = [
     "Durations",
     "LagPoint",
     "LagSeries",
+    "Refusal",
+    "RefusalHistory",
     "StateHistory",
     "StateSample",
     "TableCount",

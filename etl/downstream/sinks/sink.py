@@ -25,6 +25,8 @@ class ApplyError(SluiceError):
     hint = "bring the downstream to what the changes expect, then let the task go on"
     topic = ""
     """The topic that the error is about, if it is about one."""
+    commit_ts = 0
+    """The commit_ts of the transaction that the error is about, 0: of several, or unknown."""
 
     def __init__(self, message: str, found: str = "", hint: str = "") -> None:
         super().__init__(message, hint=hint)

@@ -12,7 +12,7 @@ from sluice.etl.operate.overview import Overview, latest_sizes, overview
 from sluice.etl.settings import Settings
 from sluice.relay import RelayLog
 from sluice.relay.jobs import FINAL_STATES, Jobs
-from sluice.relay.measures import DAY, CounterStore
+from sluice.relay.measures import DAY, CounterStore, RefusalHistory
 from sluice.relay.notices import Notice, Notices
 from sluice.relay.verification_log import CONTINUOUS, Verifications
 from sluice.tidb import tso
@@ -99,8 +99,19 @@ def _replication(
     yield f"DDL landed: {sum(step.ddls for step in landed):,}"
     errors = sum(step.errors for step in (*landed, *applied))
     yield f"Errors, retried ones included: {errors:,}"
+    yield from _refusals(relay, since_ms)
     if seen.downstream.refused:
-        yield f"Refused: {seen.downstream.refused}"
+        yield f"Waits for a decision: {seen.downstream.refused}"
+
+
+def _refusals(relay: RelayLog, since_ms: int) -> Iterator[str]:
+    refused = RefusalHistory(relay).since(since_ms)
+    yield f"Transactions refused by the downstream: {len(refused):,}"
+    for one in refused[-_MAX_SHOWN:]:
+        attempts = counted(one.attempts, "attempt")
+        yield f"  {attempts}, last at {_utc(one.at_ms)}: {one.text.partition(chr(10))[0]}"
+    if len(refused) > _MAX_SHOWN:
+        yield f"  and {len(refused) - _MAX_SHOWN} before"
 
 
 def _safety(settings: Settings, relay: RelayLog, seen: Overview) -> Iterator[str]:

@@ -17,6 +17,7 @@ from sluice.etl.apply.run import ApplyError
 from sluice.etl.settings import Relay, Settings, Upstream
 from sluice.etl.spark.errors import WorkerError
 from sluice.relay import INSERT, SKIP, Override
+from sluice.relay.measures import RefusalHistory
 from sluice.tidb.rows import encode_insert
 from sluice.tidb.schema import Table
 from tests.etl.mariadb_fixture import MariaDBServer
@@ -87,6 +88,8 @@ def test_a_row_that_is_missing_downstream_is_named_and_skipping_its_transaction_
     run(story, "DELETE FROM d.item WHERE id = 5")
     at = traffic(story, lambda: story.delete(ITEM, item(3, 3), item(5, 5)))
     fails(story, at, "table d.item", "key id=5", "delete", "missing")
+    (refused,) = RefusalHistory(story._relay).since(0)
+    assert refused.commit_ts == at and "table d.item, key id=5" in refused.text
     assert 3 in ids(story)
     skip(story, at)
     summary = story.apply()

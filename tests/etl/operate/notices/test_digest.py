@@ -10,7 +10,7 @@ import pytest
 from sluice.etl.downstream.ownership import downstream_name
 from sluice.etl.operate.notices.digest import write_digest
 from sluice.relay.jobs import FAILED, Jobs, Runner, WriteScope
-from sluice.relay.measures import LAND, CounterDocument, CounterStore, source_of
+from sluice.relay.measures import LAND, CounterDocument, CounterStore, RefusalHistory, source_of
 from sluice.relay.measures.points import LagStep
 from sluice.relay.notices import Notice, Notices
 from sluice.relay.verification_log import TableVerified, Verifications, VerifiedRun
@@ -63,7 +63,8 @@ def test_lag_and_counts_are_those_of_the_last_24_hours_alone(files_settings, rel
     for line in (
         "Row changes: 200", "Transactions: 40", "Windows landed: 60", "DDL landed: 20",
         "Errors, retried ones included: 40", "Restorable: no moment yet", "Jobs: none",
-        "Nothing needs an operator.", "Now: sluice top --once --pipeline shop",
+        "Transactions refused by the downstream: 0", "Nothing needs an operator.",
+        "Now: sluice top --once --pipeline shop",
         "Verification: both sides were never compared in one run",
     ):  # fmt: skip
         assert line in found, (line, found)
@@ -99,3 +100,21 @@ def test_what_needs_an_operator_stands_first_and_in_the_subject(files_settings, 
 def test_a_pipeline_that_has_done_nothing_has_a_digest(files_settings, files_relay, now):
     found = lines(files_settings, now)
     assert "Lag: nothing was recorded in these hours" in found and "Row changes: 0" in found
+
+
+def test_transactions_that_were_refused_in_the_last_24_hours_are_counted_and_named(
+    files_settings, files_relay, now
+):
+    history = RefusalHistory(files_relay)
+    history.note("yesterday's", 3, now - 25 * 60 * MINUTE_MS)
+    history.note("table d.item, key id=5, delete at commit_ts 7: missing", 7, now - MINUTE_MS)
+    history.note("table d.item, key id=5, delete at commit_ts 7: missing still", 7, now - 9)
+    history.note("no single one was found", 0, now - 8)
+    history.note("no single one was found", 0, now - 7)
+    found = lines(files_settings, now)
+    at = found.index("Transactions refused by the downstream: 2")
+    first, second = found[at + 1 : at + 3]
+    assert first.startswith("  2 attempts, last at 20")
+    assert first.endswith(" UTC: table d.item, key id=5, delete at commit_ts 7: missing still")
+    assert second.startswith("  2 attempts") and second.endswith(": no single one was found")
+    assert "yesterday" not in "\n".join(found)
