@@ -12,7 +12,9 @@ import secrets
 import time
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
+
+from cattrs import override
 
 from sluice.relay.json_codec import JsonDocument, from_bytes, to_bytes
 from sluice.relay.storage import Storage
@@ -38,6 +40,9 @@ class Notice(JsonDocument):
     pages' address. `is_quiet`: it follows from another cause, and has no message.
     """
 
+    JSON_FIELDS: ClassVar = {"sent_ms": override(rename="told_ms")}
+    """Release 1 wrote this name."""
+
     key: str
     kind: str
     text: str
@@ -46,7 +51,7 @@ class Notice(JsonDocument):
     since_ms: int = 0
     seen_ms: int = 0
     sending_ms: int = 0
-    told_ms: int = 0
+    sent_ms: int = 0
     over_ms: int = 0
     is_quiet: bool = False
     token: str = field(default_factory=lambda: secrets.token_hex(6))
@@ -102,7 +107,7 @@ class Notices:
 
         def changed(there: tuple[Notice, ...]) -> tuple[Notice, ...]:
             return tuple(
-                _marked(one, told_ms=now, sending_ms=0) if one.key in keys else one
+                _marked(one, sent_ms=now, sending_ms=0) if one.key in keys else one
                 for one in there
                 if one.key not in keys or not one.over_ms
             )
@@ -117,9 +122,9 @@ def _seen(
     if found is None:
         if not has_ended(known) or _is_being_sent(known, now):
             return known
-        return _marked(known, over_ms=known.over_ms or now) if known.told_ms else None
+        return _marked(known, over_ms=known.over_ms or now) if known.sent_ms else None
     catches_up = known.is_quiet and now - known.since_ms < CATCH_UP_MS
-    is_quiet = not known.told_ms and (found.is_quiet or catches_up)
+    is_quiet = not known.sent_ms and (found.is_quiet or catches_up)
     since = now if found.is_quiet and is_quiet else known.since_ms
     return _marked(known, seen_ms=now, over_ms=0, is_quiet=is_quiet, since_ms=since)
 
@@ -130,7 +135,7 @@ def _is_being_sent(one: Notice, now: int) -> bool:
 
 def _claimed(one: Notice, now: int) -> Notice:
     """Return the notice as taken by this process if a message of it is due."""
-    is_due = not one.is_quiet and bool(one.over_ms or not one.told_ms)
+    is_due = not one.is_quiet and bool(one.over_ms or not one.sent_ms)
     if not is_due or _is_being_sent(one, now):
         return one
     return _marked(one, sending_ms=now)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -88,3 +89,18 @@ def test_a_lag_that_was_caught_up_with_after_the_repair_is_never_mentioned(notic
     notices.sent(["refused:4f"], NOW + 300_000)
     assert take(notices, NOW + 600_000) == []
     assert notices.load() == ()
+
+
+def test_notices_that_release_1_wrote_are_known_to_be_sent(tmp_path, notices):
+    folder = tmp_path / "relay" / "notices"
+    folder.mkdir(parents=True)
+    written = {
+        "key": "behind", "kind": "behind", "text": "6 min behind", "command": "sluice top",
+        "page": "overview", "since_ms": 1, "seen_ms": 2, "sending_ms": 0, "told_ms": 3,
+        "over_ms": 0, "is_quiet": False, "token": "0123456789ab",
+    }  # fmt: skip
+    (folder / "000000000001.json").write_text(json.dumps([written]) + "\n")
+    assert [one.sent_ms for one in notices.load()] == [3]
+    assert take(notices, NOW, LAG) == []
+    kept = json.loads(max(folder.glob("*.json")).read_text())
+    assert [one["told_ms"] for one in kept] == [3], "release 1 reads them, too"
