@@ -103,11 +103,10 @@ def selected(server: MariaDBServer, upstream: DrawnTable, kept: list[str]) -> li
     """Select the kept columns from a table with whole rows."""
     with server.connect() as connection, connection.cursor() as cursor:
         cursor.execute("CREATE DATABASE IF NOT EXISTS model")
+        cursor.execute("DROP TABLE IF EXISTS model.t")
         columns = upstream.table.columns
         specs = ", ".join(f"{c.name} {sql_type(c)}" for c in columns)
-        cursor.execute(
-            f"CREATE OR REPLACE TABLE model.t ({specs}) CHARSET utf8mb4 COLLATE utf8mb4_bin"
-        )
+        cursor.execute(f"CREATE TABLE model.t ({specs}) CHARSET utf8mb4 COLLATE utf8mb4_bin")
         for row in upstream.rows.values():
             values = ", ".join(literal(row[c.name]) for c in columns)
             cursor.execute(f"INSERT INTO model.t VALUES ({values})")

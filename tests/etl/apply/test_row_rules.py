@@ -79,9 +79,10 @@ def found_by_server(server: MariaDBServer, made: Table, rows: list[Row], where: 
     names = [column.name for column in made.columns]
     with server.connect() as connection, connection.cursor() as cursor:
         cursor.execute("CREATE DATABASE IF NOT EXISTS model")
+        cursor.execute("DROP TABLE IF EXISTS model.t")
         kind = "varchar(9)" if made is TEXT_KEY else "int"
         cursor.execute(
-            f"CREATE OR REPLACE TABLE model.t (id {kind}, {', '.join(COLUMNS)})"
+            f"CREATE TABLE model.t (id {kind}, {', '.join(COLUMNS)})"
             " CHARSET utf8mb4 COLLATE utf8mb4_bin"
         )
         for row in rows:
