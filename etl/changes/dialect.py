@@ -107,6 +107,15 @@ class Dialect:
         return self.product == MARIADB_PRODUCT
 
     @property
+    def reads_expressions_by_mode(self) -> bool:
+        r"""Return whether the session that opens a table says what `\\` in its expressions means.
+
+        MySQL writes them down with escapes, and reads them by that session's sql_mode, for all
+        sessions: under NO_BACKSLASH_ESCAPES `'it\\'s'` is no string, and `'a\\\\b'` another one.
+        """
+        return self.product == MYSQL_PRODUCT
+
+    @property
     def show_warnings(self) -> str:
         """Return the statement that shows the last one's warnings."""
         return "SHOW WARNINGS" if self.is_tidb else "SHOW WARNINGS LIMIT 10"

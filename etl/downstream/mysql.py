@@ -23,7 +23,7 @@ from sluice.etl.changes import server_errors
 from sluice.etl.changes.dialect import Dialect, UnknownServerError
 from sluice.etl.changes.formats.layout import LoadLayout
 from sluice.etl.changes.formats.load_statements import replace_statements
-from sluice.etl.changes.formats.sql_text import fill_placeholders
+from sluice.etl.changes.formats.sql_text import double_backslashes, fill_placeholders
 from sluice.etl.downstream import _session_setup
 from sluice.etl.downstream._connection import (
     DownstreamConnection,
@@ -75,6 +75,9 @@ class MySQLSession:
 
     See `sluice.etl.downstream.sinks.mysql`.
     """
+
+    doubles_backslashes = False
+    """Whether strings in statements are written as for a session without backslash escapes."""
 
     def __init__(
         self,
@@ -403,6 +406,8 @@ class MySQLSession:
     ) -> tuple[int, list[tuple[Any, ...]]]:
         connection = self._open()
         with self._translating(connection):
+            if self.doubles_backslashes and isinstance(statement, str):
+                statement = double_backslashes(statement)
             if args is not None and isinstance(statement, str):
                 statement = fill_placeholders(statement, args)
             raw = (

@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from sluice.etl.changes.dialect import Dialect
-from sluice.etl.changes.formats.sql_text import quote_name
+from sluice.etl.changes.formats.sql_text import double_backslashes, quote_name
 from sluice.etl.changes.formats.table_fallbacks import as_bytes
 from sluice.etl.downstream.ddl import create_table
 from sluice.etl.history.as_of import (
@@ -234,6 +234,6 @@ def _definition(table: Table, until: int, broken: Collection[str]) -> str:
     schema = quote_name(table.schema_name)
     return (
         f"-- {named} as of {tso.text(until)}\n{notes}SET NAMES utf8mb4, foreign_key_checks = 0,"
-        " sql_mode = 'NO_BACKSLASH_ESCAPES';\nCREATE DATABASE IF NOT EXISTS"
-        f" {schema};\n{statement};\n"
+        " sql_mode = '';\nCREATE DATABASE IF NOT EXISTS"
+        f" {schema};\n{double_backslashes(statement)};\n"
     )

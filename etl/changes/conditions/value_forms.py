@@ -108,6 +108,12 @@ def constant_form(constant: Constant) -> ValueForm:
     """Return the form of a constant. Raises ConditionError."""
     value = constant.value
     if isinstance(value, str):
+        # Servers print expressions of tables with escapes, and read them by a session's mode.
+        if "\\" in value or "\0" in value:
+            raise ConditionError(
+                f"{constant.text}: a backslash or NUL in quotes is read in different ways by"
+                " servers"
+            )
         return ValueForm("text", len(value))
     if not isinstance(value, Decimal) or constant.is_float:
         raise ConditionError(f"{constant.text}: only texts, and numbers without exponent, are read")

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 _ESCAPED_CHARACTERS = re.compile(r"[\\\0]")  # read in different ways, or by some parsers only
 _PLACEHOLDER = re.compile(r"`(?:[^`]|``)*`|%s")
+_QUOTED = re.compile(r"""`(?:[^`]|``)*`|'(?:[^']|'')*'|"(?:[^"]|"")*["]""")
 
 
 def quote_name(name: str) -> str:
@@ -30,6 +31,15 @@ def quote_name(name: str) -> str:
 def quote_text(text: str) -> str:
     """Return a string literal for a session without backslash escapes."""
     return "'" + text.replace("'", "''") + "'"
+
+
+def double_backslashes(statement: str) -> str:
+    """Return a statement for a session without backslash escapes as one for any other session."""
+    if "\\" not in statement:
+        return statement
+    return _QUOTED.sub(
+        lambda found: found[0].replace("\\", "\\\\") if found[0][0] != "`" else found[0], statement
+    )
 
 
 def quote_table(table: Table) -> str:

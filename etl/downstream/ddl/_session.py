@@ -1,6 +1,7 @@
 """Set the session up for a DDL statement: no backslash escapes, and the upstream's clock.
 
-CURRENT_TIMESTAMP as the value of existing rows depends on that clock.
+CURRENT_TIMESTAMP as the value of existing rows depends on that clock. Where a mode without escapes
+would change what expressions of tables mean, the statements' backslashes are doubled in its place.
 """
 
 from __future__ import annotations
@@ -24,9 +25,12 @@ def ddl_session(session: MySQLSession, ddl: DdlJob | None = None) -> Iterator[No
     mode = str(session.query("SELECT @@SESSION.sql_mode")[0][0])
     # TiDB rounds what a change of type cuts off a time; MariaDB does so only in this mode.
     rounding = ",TIME_ROUND_FRACTIONAL" if session.dialect.rounds_time_by_mode else ""
-    session.query(
-        f"SET SESSION sql_mode = CONCAT(@@SESSION.sql_mode, ',NO_BACKSLASH_ESCAPES{rounding}')"
-    )
+    escapes = session.dialect.reads_expressions_by_mode
+    if not escapes:
+        session.query(
+            f"SET SESSION sql_mode = CONCAT(@@SESSION.sql_mode, ',NO_BACKSLASH_ESCAPES{rounding}')"
+        )
+    doubled, session.doubles_backslashes = session.doubles_backslashes, escapes
     try:
         moment = _current_timestamp(ddl) if ddl is not None else ""
         if moment:
@@ -37,6 +41,7 @@ def ddl_session(session: MySQLSession, ddl: DdlJob | None = None) -> Iterator[No
             session.query("SET SESSION time_zone = %s", (ddl.time_zone or "+00:00",))
         yield
     finally:
+        session.doubles_backslashes = doubled
         # a lost connection has no session to be put right
         with contextlib.suppress(DownstreamError):
             session.query(

@@ -30,7 +30,6 @@ def sql(text: str) -> str:
         ("first", "`first`"),
         ("LAST", "rtrim(`Last`)"),
         ("CONCAT(first, ' ', \"l'st\")", "concat(`first`, ' ', 'l''st')"),
-        ("concat(first, '\\')", "concat(`first`, _utf8mb4 x'5c')"),
         ("n + 2 * price - 1", "((`n` + (2 * `price`)) - 1)"),
         ("(n+2)*price -1", "(((`n` + 2) * `price`) - 1)"),
         ("n--1", "(`n` - -1)"),
@@ -105,6 +104,7 @@ def test_what_cannot_be_read_is_said_where(text: str, why: str) -> None:
     ("text", "why"),
     [
         ("missing", r"d\.t has no column missing"),
+        (r"concat(first, 'a\b')", "a backslash or NUL in quotes is read in different ways"),
         ("u - 1", r"cast\(column as decimal\(20,0\)\)"),
         ("u + n", "a signed and an unsigned number"),
         ("coalesce(u, n)", "a signed and an unsigned number"),

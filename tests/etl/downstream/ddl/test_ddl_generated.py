@@ -117,6 +117,32 @@ def test_columns_the_server_would_compute_otherwise_keep_upstreams_values_after_
     )
 
 
+def test_quotes_and_backslashes_in_expressions_mean_the_same_whichever_session_opens_the_table(
+    story: Story,
+) -> None:
+    made = computing(
+        stored(4, "q varchar(30)", "concat(`s`, _utf8mb4'it''s')"),
+        stored(5, "b varchar(30)", r"concat(`s`, _utf8mb4'a\b')"),
+    )
+    story.create(made, "CREATE TABLE `t` (…)")
+    story.insert(made, {"id": 1, "s": "x", "ts": None, "q": "xit's", "b": r"xa\b"})
+    story.apply()
+    noted = column(9, "n varchar(9)", default=r"c:\d", comment="'\\")
+    wider = replace(made, columns=(*made.columns, replace(noted, offset=5)))
+    with story.server.connect() as connection, connection.cursor() as cursor:
+        cursor.execute("FLUSH TABLES")  # so that the statement's session opens it again
+    story.statement(61, "ALTER TABLE `t` ADD COLUMN `n` VARCHAR(9) …", wider)
+    story.insert(wider, {"id": 2, "s": "y", "ts": None, "q": "yit's", "b": r"ya\b", "n": "1"})
+    story.apply()
+    assert story.rows("t", "id, q, b, n") == [
+        (1, "xit's", r"xa\b", r"c:\d"),
+        (2, "yit's", r"ya\b", "1"),
+    ]
+    with story.server.connect() as connection, connection.cursor() as cursor:
+        cursor.execute("SHOW FULL COLUMNS FROM d.t LIKE 'n'")
+        assert cursor.fetchone()[-1] == "'\\"
+
+
 def test_a_table_that_computes_by_itself_what_may_be_otherwise_is_named_with_the_hint(
     story: Story, mariadb: MariaDBServer
 ) -> None:
