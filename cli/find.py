@@ -60,6 +60,11 @@ _MAX_STATEMENT_CHARS = 160
     " 'paid'\". A plain column matches before or after the change; old. and new. select one.",
 )
 @click.option(
+    "--min-rows", type=click.IntRange(1), default=1, metavar="N",
+    help="Only transactions with at least N of these row changes, such as the batches of a script"
+    " among single rows of an application.",
+)  # fmt: skip
+@click.option(
     "--sort", type=Choice(("newest", "time", "size")),
     help="newest: newest first; time: oldest first; size: most rows first [newest; with --group"
     " size].",
@@ -99,6 +104,7 @@ def command(
     since: int | None,
     until: int | None,
     where: str,
+    min_rows: int,
     sort: Any,
     group: Any,
     limit: int,
@@ -124,7 +130,9 @@ def command(
     if begin >= end:
         raise empty_range(begin, until, past.last)
     order: Any = sort or ("size" if group else "newest")
-    query = SearchQuery(begin, end, globs, kinds, where, order, limit, group=group)
+    query = SearchQuery(
+        begin, end, globs, kinds, where, order, limit, group=group, min_rows=min_rows
+    )
     found = search(
         settings, query, on_progress=_Progress(max(begin, past.first), min(end, past.last))
     )
@@ -307,7 +315,7 @@ def _summary(found: SearchResults, query: SearchQuery, past: Any) -> Iterator[st
     if left:
         yield (
             f"{left:,} more aren't shown: --limit, --sort, or a narrower --since, --until, --table,"
-            " --where"
+            " --where, --min-rows"
         )
     if query.since < past.first:
         yield (
@@ -325,6 +333,6 @@ def _summary(found: SearchResults, query: SearchQuery, past: Any) -> Iterator[st
     if query.group and found.groups and sys.stdout.isatty():
         yield (
             "the same options without --group show the transactions; `sluice undo --since … --until"
-            " …` with the same --table, --kind and --where takes their changes back as one: look"
-            " with --dry-run first"
+            " …` with the same --table, --kind, --where and --min-rows takes their changes back as"
+            " one: look with --dry-run first"
         )

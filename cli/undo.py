@@ -14,6 +14,7 @@ from sluice.cli._settings import config_option, settings_of
 from sluice.cli._suggestions import Choice
 
 if TYPE_CHECKING:
+    from sluice.etl.history.find import SearchQuery
     from sluice.etl.history.history_log import HistoryLog
     from sluice.etl.history.undo import DryRun, InverseChanges, PastChanges, RowPreview
     from sluice.etl.settings import Settings
@@ -56,6 +57,11 @@ class _Commit(click.ParamType[int]):
     help="With --since: only row changes that match, as in `sluice find`.",
 )  # fmt: skip
 @click.option(
+    "--min-rows", type=click.IntRange(1), default=1, metavar="N",
+    help="With --since: only transactions with at least N of these row changes, such as the"
+    " batches of a script among single rows of an application.",
+)  # fmt: skip
+@click.option(
     "--dry-run", is_flag=True,
     help="Show rows before and after, compare each one with the downstream replica, and list"
     " conflicts. Nothing is written.",
@@ -96,6 +102,7 @@ def command(
     globs: tuple[str, ...],
     kinds: tuple[str, ...],
     where: str,
+    min_rows: int,
     shown: int,
     user: str | None,
     password_env: str | None,
@@ -110,8 +117,9 @@ def command(
     """Take back the transaction committed at COMMIT_TS, or row changes of many, as one change.
 
     It comes from the old values in the binlog. `sluice find` finds the timestamp, or with the same
-    --since, --until, --table, --kind and --where what a range holds. before:COMMIT_TS, as restore
-    and as-of take it, is the same transaction. A row changed several times is handled once.
+    --since, --until, --table, --kind, --where and --min-rows what a range holds. before:COMMIT_TS,
+    as restore and as-of take it, is the same transaction. A row changed several times is handled
+    once.
 
     Run the SQL in TiDB, the upstream, or let --apply do it. Replication brings the result
     downstream; in the downstream alone the SQL would make the replica differ from TiDB. Each
@@ -122,12 +130,13 @@ def command(
     --leave-conflicts leaves them out.
     """
     from sluice.etl.history import undo
+    from sluice.etl.history.find import SearchQuery
     from sluice.etl.history.history_log import HistoryLog
 
     if (commit_ts is None) == (since is None):
         raise click.UsageError("name one transaction with COMMIT_TS, or many with --since", ctx)
-    if since is None and (until is not None or kinds or where):
-        raise click.UsageError("--until, --kind and --where go with --since", ctx)
+    if since is None and (until is not None or kinds or where or min_rows > 1):
+        raise click.UsageError("--until, --kind, --where and --min-rows go with --since", ctx)
     if since is not None and start_ts:
         raise click.UsageError("--start-ts goes with COMMIT_TS", ctx)
     if dry_run and applies:
@@ -138,7 +147,9 @@ def command(
         with past.held("`sluice undo`", commit_ts - 1):
             changes = undo.read_transaction(past, commit_ts, globs, start_ts)
     else:
-        changes = _range(past, since or 0, until, globs, kinds, where)
+        end = past.last if until is None else until
+        query = SearchQuery(since or 0, end, globs, kinds, where, min_rows=min_rows)
+        changes = _range(past, query, until)
     reverses = [undo.invert_changes(table) for table in changes.tables]
     if dry_run:
         if leaves:
@@ -172,30 +183,22 @@ def command(
     return 0
 
 
-def _range(
-    past: HistoryLog,
-    begin: int,
-    until: int | None,
-    globs: tuple[str, ...],
-    kinds: tuple[str, ...],
-    where: str,
-) -> PastChanges:
+def _range(past: HistoryLog, query: SearchQuery, until: int | None) -> PastChanges:
     from sluice.etl.history import undo
-    from sluice.etl.history.find import SearchQuery, check_table_globs
+    from sluice.etl.history.find import check_table_globs
     from sluice.tidb import tso
 
-    end = past.last if until is None else until
-    if begin >= end:
-        raise empty_range(begin, until, past.last)
-    for name, ts in (("--since", begin), ("--until", end)):
+    if query.since >= query.until:
+        raise empty_range(query.since, until, past.last)
+    for name, ts in (("--since", query.since), ("--until", query.until)):
         if not past.first <= ts <= past.last:
             raise undo.UndoError(
                 f"{name} {tso.text(ts)}: what was committed after {tso.text(past.first)} through"
                 f" {tso.text(past.last)} can be taken back"
             )
-    check_table_globs(past, globs)
-    with past.held("`sluice undo`", begin):
-        return undo.read_range(past, SearchQuery(begin, end, globs, kinds, where))
+    check_table_globs(past, query.tables)
+    with past.held("`sluice undo`", query.since):
+        return undo.read_range(past, query)
 
 
 def _apply(

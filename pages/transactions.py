@@ -63,9 +63,11 @@ def _query(
     about: Annotated[find.SearchQuery, Depends(_about)],
     group: Literal["", "minute", "table", "shape", "minute,table"] = "",
     sort: Literal["", "newest", "size"] = "",
+    min_rows: Annotated[str, Query(pattern=r"^\d{0,7}$")] = "",
 ) -> find.SearchQuery:
     groups: Any = tuple(filter(None, group.split(",")))
     since, until = span
+    about = replace(about, min_rows=int(min_rows or 1))
     return replace(about, since=since, until=until, order=sort or "newest", group=groups)
 
 

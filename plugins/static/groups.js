@@ -7,7 +7,7 @@ import { link } from "./tables.js";
 import { marked, name, plain } from "./values.js";
 
 const MOST_SHOWN = 100;
-const SHARED = ["table", "where", "kind"];
+const SHARED = ["table", "where", "kind", "min_rows"];
 
 // Groups: each step back in time adds to them.
 
@@ -116,16 +116,16 @@ export function drawUndo({ wanted, document: found, error }, around, { outcome, 
   ];
 }
 
-function described({ since, until, table, kind, where }) {
+function described({ since, until, table, kind, where, min_rows }) {
   const kinds = { insert: "Inserts", update: "Updates", delete: "Deletes" };
-  return [`${kinds[kind] ?? "Row changes"} of `, table ? name(table) : "all tables", where && [" where ", h("code", {}, plain(where))], " after ", spoken(since), " through ", until ? spoken(until) : "now", "."];
+  return [`${kinds[kind] ?? "Row changes"} of `, table ? name(table) : "all tables", where && [" where ", h("code", {}, plain(where))], min_rows > 1 && ` in transactions with at least ${count(Number(min_rows))} of them`, " after ", spoken(since), " through ", until ? spoken(until) : "now", "."];
 }
 
 const spoken = (text) => (/^\d{15,19}$/.test(text) ? when(tsoMs(text)) : /^before:\d{15,19}$/.test(text) ? ["the moment before ", when(tsoMs(text.slice(7)))] : text);
 
-function command({ since, until, table, kind, where }, around, last) {
+function command({ since, until, table, kind, where, min_rows }, around, last) {
   const option = (flag, value) => (value ? ` ${flag} ${quoted(value)}` : "");
-  return `sluice undo${option("--pipeline", around.pipeline)}${option("--since", since)}${option("--until", until)}${option("--table", table)}${option("--kind", kind)}${option("--where", where)} ${last}`;
+  return `sluice undo${option("--pipeline", around.pipeline)}${option("--since", since)}${option("--until", until)}${option("--table", table)}${option("--kind", kind)}${option("--where", where)}${option("--min-rows", min_rows)} ${last}`;
 }
 
 const quoted = (text) => (/^[\w.:@/+-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`);

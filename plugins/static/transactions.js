@@ -11,7 +11,7 @@ import { marked, name, plain, value } from "./values.js";
 export let everyMs = 4000;
 
 const PAGE = 50;
-const FIELDS = ["table", "key", "where", "kind", "since", "until", "group", "sort"];
+const FIELDS = ["table", "key", "where", "kind", "min_rows", "since", "until", "group", "sort"];
 const MOMENTS = new Set(["since", "until"]);
 const CHOICES = {
   kind: [["", "Everything"], ["insert", "Inserts"], ["update", "Updates"], ["delete", "Deletes"], ["ddl", "DDL"], ["drop", "DDL, rows gone"]],
@@ -95,6 +95,7 @@ function search(around) {
     field("key", "Key", { placeholder: "7", kind: "roomy" }),
     field("where", "Condition", { placeholder: "old.status = 'paid'", kind: "grow" }),
     choice("kind", "What"),
+    field("min_rows", "Rows, at least", { placeholder: "1", type: "number", min: 1, max: 9999999 }),
     field("since", "After", { placeholder: "2h or a time" }),
     field("until", "Through", { placeholder: "2h or a time" }),
     choice("group", "Count"),

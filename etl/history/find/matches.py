@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -43,6 +43,28 @@ class MatchingRows:
         order = np.lexsort((np.arange(len(columns[0])), columns[1], columns[0]))
         commit_ts, start_ts, kinds, numbers = (column[order] for column in columns)
         return JoinedMatches(self.tables, commit_ts, start_ts, kinds, numbers, order, rows)
+
+
+def large_transactions(
+    pieces: Sequence[tuple[Table, pa.Table]], min_rows: int
+) -> Iterator[tuple[Table, pa.Table]]:
+    """Yield of a window's changes those of transactions that have at least `min_rows` of them."""
+    if not pieces:
+        return
+    commits = [
+        np.stack([changes[name].to_numpy() for name in ("commit_ts", "start_ts")])
+        for _, changes in pieces
+    ]
+    _, places, sizes = np.unique(
+        np.concatenate(commits, axis=1), axis=1, return_inverse=True, return_counts=True
+    )
+    large = (sizes >= min_rows)[places.reshape(-1)]
+    begin = 0
+    for table, changes in pieces:
+        kept = changes.filter(pa.array(large[begin : begin + changes.num_rows]))
+        begin += changes.num_rows
+        if kept.num_rows:
+            yield table, kept
 
 
 def whole_rows(rows: pa.Array | pa.ChunkedArray) -> pa.Array:

@@ -24,7 +24,8 @@ class SearchQuery(JsonDocument):
     """A search among what was committed after `since` through `until` (TSO).
 
     `tables`: globs of ``schema.table``, none: all; `kinds`: of KINDS, none: all; `where`: see
-    `sluice.etl.history.find.condition`; `key`: see `sluice.etl.history.find.key`. `order`: by
+    `sluice.etl.history.find.condition`; `key`: see `sluice.etl.history.find.key`; `min_rows`: only
+    transactions with at least as many row changes that match all of these. `order`: by
     commit timestamp, the oldest or the newest first, or by rows, most first; `limit`: how many
     transactions, and how many DDL, come back. With `group` groups come back in place of
     transactions.
@@ -39,6 +40,7 @@ class SearchQuery(JsonDocument):
     limit: int = 100
     key: str = ""
     group: tuple[GroupBy, ...] = ()
+    min_rows: int = 1
 
     @property
     def row_kinds(self) -> frozenset[int]:
@@ -49,8 +51,8 @@ class SearchQuery(JsonDocument):
 
     @property
     def wants_ddl(self) -> bool:
-        """Return whether DDL is wanted; with a condition it isn't, as it has no columns."""
-        return not (self.where or self.key) and (
+        """Return whether DDL is wanted; it has no columns or rows that a search could be about."""
+        return not (self.where or self.key or self.min_rows > 1) and (
             not self.kinds or DDL in self.kinds or DROP in self.kinds
         )
 

@@ -18,7 +18,13 @@ from sluice.etl.changes.write_plans.raw_changes import DECODE_BATCH_ROWS
 from sluice.etl.history.find.condition import ChangeRows, RowCondition
 from sluice.etl.history.find.groups import group_matches
 from sluice.etl.history.find.key import KeyCondition
-from sluice.etl.history.find.matches import MatchingRows, by_name, images_of_change, whole_rows
+from sluice.etl.history.find.matches import (
+    MatchingRows,
+    by_name,
+    images_of_change,
+    large_transactions,
+    whole_rows,
+)
 from sluice.etl.history.find.query import SearchQuery
 from sluice.etl.history.find.results import (
     FoundDdl,
@@ -115,6 +121,12 @@ class _WindowScan:
         return found
 
     def matching(self, found: SearchResults) -> Iterator[tuple[Table, pa.Table]]:
+        fitting = self._fitting(found)
+        if self._query.min_rows > 1:  # a window holds whole transactions, parts of it need not
+            return large_transactions(list(fitting), self._query.min_rows)
+        return fitting
+
+    def _fitting(self, found: SearchResults) -> Iterator[tuple[Table, pa.Table]]:
         ids = (
             wanted_tables(self._window, self._filter)
             if self._query.row_kinds and self._window.parts

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, example, given, note, settings
 from hypothesis import strategies as st
 
 from sluice.cli import main
-from sluice.etl.history.find import SearchQuery
+from sluice.etl.history.find import SearchQuery, search
 from sluice.etl.history.history_log import HistoryLog
 from sluice.etl.history.undo import (
     TableUndoSql,
@@ -406,6 +406,28 @@ password-env = "{downstream.password_env}"
     code, output = ran("--apply", "--leave-conflicts", *rights)
     assert code == 0 and "1 row is what it was" in output
     assert state(story.server, ["d.ledger"]) == before
+
+
+def test_single_rows_that_an_application_deleted_between_the_batches_stay_deleted(
+    story: Story,
+) -> None:
+    rows = accounts(story)
+    since = now(story)
+    for at in range(0, 16, 4):  # each batch in two tables, which count together
+        story.changes(
+            *((LEDGER, DELETE, encode_delete(LEDGER, row)) for row in rows[at : at + 3]),
+            (LOG, INSERT, encode_insert(LOG, {"id": at + 1, "note": "cleaned"})),
+        )
+        story.changes((LEDGER, DELETE, encode_delete(LEDGER, rows[at + 3])))
+    story.apply()
+    past = HistoryLog.open(of(story))
+    changes = read_range(past, SearchQuery(since, now(story), min_rows=4))
+    assert changes.transactions == 4 and changes.partial == 0
+    sql = downstream_sql(of(story), changes)
+    assert run_script(story.server, script(changes, sql)) == (16, 16)
+    assert {row[0] for row in story.rows("ledger")} == set(range(20)) - {3, 7, 11, 15}
+    assert [row[0] for row in story.rows("log")] == [0]
+    assert search(of(story), SearchQuery(since, now(story), min_rows=5)).transactions == []
 
 
 @pytest.mark.parametrize(
