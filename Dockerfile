@@ -45,7 +45,7 @@ COPY --from=build-wheel /dist /dist
 RUN uv pip install --quiet --python /opt/venv/bin/python --no-deps /dist/*.whl
 
 FROM build AS build-all
-RUN uv sync --quiet --frozen --no-default-groups --extra aws --extra postgres --no-install-project
+RUN uv sync --quiet --frozen --no-default-groups --extra aws --extra openlineage --extra postgres --no-install-project
 COPY --from=build-wheel /dist /dist
 RUN uv pip install --quiet --python /opt/venv/bin/python --no-deps /dist/*.whl
 
