@@ -20,6 +20,7 @@ from airflow.sdk import Param, task
 
 from sluice.airflow.agent_client import call_task
 from sluice.airflow.dag_factory import dag_per_pipeline, moment_params
+from sluice.airflow.lineage import report_lineage
 from sluice.airflow.operators import job_form
 from sluice.etl.settings.pauses import span_ms
 from sluice.etl.settings.pipelines import NamedPipeline
@@ -74,7 +75,7 @@ def _watch(pipeline: NamedPipeline) -> None:
             began_s=run_began_s(dag_run),
         )
 
-    watch()
+    report_lineage(watch(), pipeline)
 
 
 def _land_and_apply(pipeline: NamedPipeline) -> None:
@@ -103,7 +104,7 @@ def _land_and_apply(pipeline: NamedPipeline) -> None:
         return found
 
     land()
-    apply()
+    report_lineage(apply(), pipeline)
 
 
 dag_per_pipeline(

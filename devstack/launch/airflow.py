@@ -62,6 +62,7 @@ _LOCK_TIMEOUT_S = 20
 Airflow's database is one SQLite file, which others write, too.
 """
 _HEALTH_TTL_S = 0.3
+_OPENLINEAGE = "AIRFLOW__OPENLINEAGE__"
 _prepare_lock = threading.Lock()
 CACHE_FOLDER = Path(sys.prefix) / "share" / "sluice"
 """The folder for what all stacks of this Python begin with."""
@@ -148,9 +149,20 @@ def _environment(site: StackPaths, data: Path, port: int, dags: Path) -> dict[st
         "SPT_NOENV": "1",
         "SLUICE_CONFIG": str(site.config),
         **_several(site.home / "pipelines"),
+        **_openlineage(),
         "PYSPARK_PYTHON": sys.executable,
         "MALLOC_ARENA_MAX": "2",
     }
+
+
+def _openlineage() -> dict[str, str]:
+    """Return settings for OpenLineage's listener: on where its transport is given to this process.
+
+    Without one it is off, whatever else of OpenLineage's is in the user's environment.
+    """
+    if os.environ.get(f"{_OPENLINEAGE}TRANSPORT"):
+        return {key: it for key, it in os.environ.items() if key.startswith(_OPENLINEAGE)}
+    return {f"{_OPENLINEAGE}DISABLED": "True"}
 
 
 def _several(folder: Path) -> dict[str, str]:

@@ -177,6 +177,13 @@ def operate(pipeline: NamedPipeline, form: Mapping[str, str]) -> str:
     return operating.dispatch(pipeline.settings, operating.OperateForm(**form))
 
 
+def lineage(pipeline: NamedPipeline, since_ms: int) -> dict[str, Any]:
+    """Return the datasets of the tables that applying changed since then (Unix ms)."""
+    from sluice.etl.operate.lineage import lineage_since
+
+    return asdict(lineage_since(pipeline.settings, since_ms))
+
+
 def why_stopped(pipeline: NamedPipeline) -> dict[str, Any] | None:
     """Return why landing or applying has stopped, None while no operator has to act.
 
@@ -304,6 +311,7 @@ CALLS: Mapping[str, Callable[..., Any]] = {
         digest,
         due_notices,
         land,
+        lineage,
         mark_sent,
         operate,
         retain,

@@ -130,3 +130,19 @@ def test_one_of_another_airflow_is_not_taken(
     monkeypatch.setattr(airflow, "version", lambda name: "99.0")
     with pytest.raises(AssertionError, match="migrate"):
         prepare(tmp_path)
+
+
+def test_lineage_is_reported_only_where_its_transport_is_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def settings() -> dict[str, str]:
+        part = airflow.airflow(StackPaths(tmp_path, {"airflow": 1}, tmp_path))[0]
+        return {key: it for key, it in part.env.items() if "OPENLINEAGE" in key}
+
+    monkeypatch.setenv("AIRFLOW__OPENLINEAGE__NAMESPACE", "here")
+    assert settings() == {"AIRFLOW__OPENLINEAGE__DISABLED": "True"}
+    monkeypatch.setenv("AIRFLOW__OPENLINEAGE__TRANSPORT", '{"type": "console"}')
+    assert settings() == {
+        "AIRFLOW__OPENLINEAGE__NAMESPACE": "here",
+        "AIRFLOW__OPENLINEAGE__TRANSPORT": '{"type": "console"}',
+    }
