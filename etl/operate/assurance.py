@@ -99,14 +99,14 @@ def verifications(relay: RelayLog) -> dict[str, Any]:
 def restorable(settings: Settings) -> dict[str, Any]:
     """Return `restorable` of `sluice status`, as JSON values. Raises relay errors, OSError."""
     # what reads an archive isn't loaded by commands that don't
-    from sluice.etl.history.retain import archive_status
+    from sluice.etl.history.retain import restorable_tables
 
-    status = archive_status(settings)
+    found = restorable_tables(settings)
     return {
-        "from_ts": status.promised_ts,
-        "through_ts": status.hi if status.promised_ts else 0,
-        "archived_ts": status.hi,
-        "lacking": [{"table": one.name, "why": one.why} for one in status.unknown],
+        "from_ts": found.promised_ts,
+        "through_ts": found.hi if found.promised_ts else 0,
+        "archived_ts": found.hi,
+        "lacking": [{"table": one.name, "why": one.why} for one in found.unknown],
     }
 
 

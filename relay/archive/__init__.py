@@ -17,13 +17,17 @@
 
 An archive segment is a range `(lo, hi]` of whole windows and never changes; each begins where the
 one before it ends.
+
+What reads and writes row changes loads on first use: it needs Arrow, and the manifests don't.
 """
 
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from sluice.relay.archive.archive import Archive
-from sluice.relay.archive.archive_log import ArchiveLog
 from sluice.relay.archive.collecting import active_pins, remove_unreferenced
-from sluice.relay.archive.index import SegmentIndexCache
-from sluice.relay.archive.log_writer import WrittenLog, write_log
 from sluice.relay.archive.pins import DEAD_AFTER_MS, Pin, Pins, RemovalMark, RemovedError
 from sluice.relay.archive.segment import ArchiveFile, ArchiveSegment, LakeFile, day_of
 from sluice.relay.archive.snapshot_manifest import (
@@ -36,6 +40,11 @@ from sluice.relay.archive.snapshot_manifest import (
 from sluice.relay.archive.snapshots import SnapshotStore
 from sluice.relay.errors import ArchiveConflictError
 from sluice.relay.overrides import sync_overrides
+
+if TYPE_CHECKING:
+    from sluice.relay.archive.archive_log import ArchiveLog
+    from sluice.relay.archive.index import SegmentIndexCache
+    from sluice.relay.archive.log_writer import WrittenLog, write_log
 
 __all__ = [
     "DEAD_AFTER_MS",
@@ -63,3 +72,18 @@ __all__ = [
     "sync_overrides",
     "write_log",
 ]
+
+_HOME = {
+    "ArchiveLog": "archive_log",
+    "SegmentIndexCache": "index",
+    "WrittenLog": "log_writer",
+    "write_log": "log_writer",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'sluice.relay.archive' has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
+    globals()[name] = value
+    return value

@@ -5,8 +5,8 @@ from __future__ import annotations
 import bisect
 import time
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
-from sluice.relay.archive.archive_log import ArchiveLog
 from sluice.relay.archive.catalogue import CatalogueDay, ReplacedFile, path_of
 from sluice.relay.archive.chain import Chain
 from sluice.relay.archive.segment import ArchiveSegment
@@ -15,6 +15,9 @@ from sluice.relay.errors import ArchiveConflictError, RelayError
 from sluice.relay.format_version import refuse_newer
 from sluice.relay.storage import open_storage
 from sluice.tidb import tso
+
+if TYPE_CHECKING:
+    from sluice.relay.archive.archive_log import ArchiveLog
 
 __all__ = ["Archive"]
 
@@ -35,6 +38,8 @@ class Archive(Chain):
     @property
     def log(self) -> ArchiveLog:
         """Return the windows of all segments, for reading."""
+        from sluice.relay.archive.archive_log import ArchiveLog  # loads Arrow
+
         return ArchiveLog(self.storage)
 
     @property

@@ -49,15 +49,12 @@ def test_status_works_without_a_stack(sluice):
 
 
 NOT_FOR_STATUS = {
-    *("fastapi", "pandas", "psutil", "pyspark"),
+    *("fastapi", "numpy", "pandas", "psutil", "pyarrow", "pyspark"),
     *("sluice.devstack.launch", "sluice.devstack.state", "sluice.etl.copy"),
     *("sluice.etl.changes.messages.message", "sluice.etl.changes.planning"),
     *("sluice.etl.changes.write_plans", "sluice.etl.downstream.ddl", "sluice.tidb.conversion"),
 }
-"""What takes a tenth of a second or more to import, or belongs to writing.
-
-Arrow does, too, but the archive's files, from which the restorable range comes, are read by it.
-"""
+"""What takes a tenth of a second or more to import, or belongs to writing."""
 
 
 def imported_by(*words, env, cwd):

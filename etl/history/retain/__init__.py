@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING
 
 from sluice.etl.history.errors import NotArchivedError, RetainError
 from sluice.etl.history.retain.ranges import TableRange
-from sluice.etl.history.retain.status import ArchiveStatus, archive_status, tables_restorable_at
+from sluice.etl.history.retain.status import (
+    ArchiveStatus,
+    RestorableTables,
+    archive_status,
+    restorable_tables,
+    tables_restorable_at,
+)
 from sluice.etl.lazy_exports import lazy_getattr
 
 if TYPE_CHECKING:
@@ -18,10 +24,12 @@ if TYPE_CHECKING:
 __all__ = [
     "ArchiveStatus",
     "NotArchivedError",
+    "RestorableTables",
     "RetainError",
     "RetainSummary",
     "TableRange",
     "archive_status",
+    "restorable_tables",
     "retain",
     "tables_restorable_at",
 ]

@@ -38,8 +38,10 @@ from sluice.tidb.table_name import TableName
 __all__ = [
     "ArchiveStatus",
     "FileSystemUsage",
+    "RestorableTables",
     "UnknownTable",
     "archive_status",
+    "restorable_tables",
     "tables_restorable_at",
 ]
 
@@ -104,6 +106,30 @@ class ArchiveStatus(JsonDocument):
     restorable: tuple[PromisedRange, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class RestorableTables:
+    """As of which moments (TSO) all tables can be restored, and what a restore would lack.
+
+    The fields are those of `ArchiveStatus`.
+    """
+
+    hi: int
+    promised_ts: int
+    unknown: tuple[UnknownTable, ...]
+
+
+def restorable_tables(settings: Settings) -> RestorableTables:
+    """Return this part of `archive_status` alone, which takes less than half of its time.
+
+    Raises RelayCorruptError, OSError.
+    """
+    view = ArchiveView.load(settings)
+    restorable = view.promise.ranges() if view.promise is not None else ()
+    promised_ts = _promised_ts(settings, view.facts, _whole_from(restorable, view.facts))
+    hi = view.facts.hi if view.facts is not None else 0
+    return RestorableTables(hi, promised_ts, _unknown_tables(view))
+
+
 def archive_status(settings: Settings) -> ArchiveStatus:
     """Look at everything but the rows.
 
@@ -121,13 +147,12 @@ def archive_status(settings: Settings) -> ArchiveStatus:
     tables = tuple(table_ranges(facts, is_whole=view.is_whole)) if facts is not None else ()
     keep, now = policy_of(settings), tso.wall_clock()
     whole_from_ts = _whole_from(restorable, facts)
-    kept_from_ts = recovery_window_start(facts, keep, now) if facts is not None else 0
     return ArchiveStatus(
         url=archive.url,
         lo=facts.lo if facts is not None else 0,
         hi=facts.hi if facts is not None else 0,
         landed_ts=last.hi if last is not None else 0,
-        promised_ts=max(whole_from_ts, kept_from_ts) if whole_from_ts else 0,
+        promised_ts=_promised_ts(settings, facts, whole_from_ts),
         whole_from_ts=whole_from_ts,
         tables=tables,
         unknown=_unknown_tables(view),
@@ -151,6 +176,14 @@ def _whole_from(restorable: Sequence[PromisedRange], facts: ArchiveInventory | N
     if facts is None or not restorable or restorable[-1].until_ts < facts.hi:
         return 0
     return restorable[-1].from_ts
+
+
+def _promised_ts(settings: Settings, facts: ArchiveInventory | None, whole_from_ts: int) -> int:
+    """Return since when every table can be restored and is kept, 0 if not all can now."""
+    if facts is None or not whole_from_ts:
+        return 0
+    kept_from_ts = recovery_window_start(facts, policy_of(settings), tso.wall_clock())
+    return max(whole_from_ts, kept_from_ts)
 
 
 def _snapshot_json(snapshot: SnapshotSummary) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import pytest
 from past_model import Reader
 from test_retention_property import STEPS, World
 
-from sluice.etl.history.retain import archive_status
+from sluice.etl.history.retain import RestorableTables, archive_status, restorable_tables
 from sluice.etl.history.retain.policy import ArchiveInventory
 from sluice.etl.history.retain.promise import ArchivePromise, ExistenceEvidence, PromisedRange
 from sluice.etl.history.retain.table_events import ReadStart, TableEvent
@@ -108,6 +108,9 @@ def whole(world: World) -> dict[int, bool]:
 def compare(world: World, folder: Path) -> tuple[int, int]:
     settings = world.settings()
     status = archive_status(settings)
+    assert restorable_tables(settings) == RestorableTables(
+        status.hi, status.promised_ts, status.unknown
+    )
     promised = accepted_count = 0
     expected = whole(world)
     for ts, is_whole in expected.items():
