@@ -3,7 +3,7 @@ MAKEFLAGS += --no-print-directory
 # a shell that forbids bytecode would have every process that the tests start compile all modules anew
 unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
-.PHONY: help setup run up down status test test-all test-stores test-cluster test-downstream test-kafka test-celery kafka-tests quick-tests lint form types spark-classes checks docs screenshots wheel tarball clean
+.PHONY: help setup run up down status test test-all test-stores test-cluster test-downstream test-kafka test-celery kafka-tests quick-tests lint form types spark-classes checks docs screenshots pictures wheel tarball clean
 
 PYTHON := .venv/bin/python
 SLUICE := .venv/bin/sluice
@@ -78,6 +78,11 @@ docs: setup ## the documentation as a site in site/, made without network; open 
 
 screenshots: setup ## pictures of the pages in docs/pages, of the stack with live traffic
 	@$(PYTHON) docs/_site/screenshots.py
+
+pictures: setup ## each page in each state at three widths, into pictures/, to look at (8 minutes)
+	@mkdir -p pictures
+	@SLUICE_TEST_PICTURES=pictures $(PYTHON) -m pytest -n0 -q -m '' tests/plugins/test_states_of_pages.py
+	@echo 'pictures: pictures/'
 
 wheel: setup ## the package in dist/, and the versions of others it was tested with
 	@rm -rf dist
