@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
 from functools import partial
 from pathlib import Path
 
@@ -56,4 +58,6 @@ def command(ctx: click.Context, parts: tuple[str, ...], directory: Path | None) 
     click.echo(f"Spark        sc://{LOOPBACK}:{site.ports['spark']}")
     click.echo(f"metrics      http://{LOOPBACK}:{site.ports['metrics']}/metrics")
     click.echo(f"state, logs  {site.home}")
-    click.echo("next: sluice replay DIR · sluice top · sluice status · sluice down")
+    program = shlex.quote(sys.argv[0]) if Path(sys.argv[0]).name == "sluice" else "sluice"
+    recording = shlex.quote(str(site.recording))
+    click.echo(f"next: {program} replay {recording} · then status, doctor, top; down stops all")

@@ -92,7 +92,9 @@ class TidbAddress(JsonDocument):
         except KeyError:
             raise CopyError(
                 f"[upstream] sql-password-env: the environment has no variable {self.password_env};"
-                " Spark's workers need it, too"
+                " Spark's workers need it, too",
+                hint=f"`export {self.password_env}=…` where Sluice runs, or name another variable"
+                " there, none for a user without password",
             ) from None
 
     def tls(self) -> ssl.SSLContext | None:

@@ -35,7 +35,10 @@ def from_environment(key: str, variable: str) -> str:
     try:
         return os.environ[variable]
     except KeyError:
-        raise SettingsError(f"{key}: the environment has no variable {variable}") from None
+        raise SettingsError(
+            f"{key}: the environment has no variable {variable}",
+            hint=f"`export {variable}=…` where Sluice runs, or name another variable there",
+        ) from None
 
 
 def from_file(key: str, path: str) -> str:

@@ -102,14 +102,15 @@ export async function loadUndo(around) {
 }
 
 export function drawUndo({ wanted, document: found, error }, around, { outcome, sql }) {
+  const leaves = found?.dry_run?.count > 0 ? "--leave-conflicts " : "";
   const back = { ...wanted, group: "minute,table", sort: "size" };
   return [
     h("div", { class: "head", id: "title" }, h("div", {}, h("p", { class: "crumb" }, h("a", { href: link(around, back) }, "Transactions")), h("h1", {}, "Take row changes back")), button("Look again", () => ((seen = null), around.lookAgain()))),
     card(
       { id: "range", class: "stack" },
       h("p", {}, described(wanted), " Nothing is written here. You run a command, or the SQL, against TiDB; the downstream follows by replication."),
-      ["--dry-run", "--apply"].map((last) => h("p", {}, copyable(command(wanted, around, last), around))),
-      h("p", { class: "quiet" }, "The first looks once more, the second runs it in TiDB in one transaction, which commits only if no row was changed since."),
+      ["--dry-run", "--apply"].map((last) => h("p", {}, copyable(command(wanted, around, leaves + last), around))),
+      h("p", { class: "quiet" }, "The first looks once more, the second runs it in TiDB in one transaction, which commits only if no row was changed since.", leaves && " Rows that were changed already, listed below, stay as they are."),
     ),
     error && h("section", { class: "held bad", id: "refused", role: "alert" }, h("p", {}, plain(error.message)), error.hint && h("p", {}, "Hint: ", marked(error.hint))),
     found && result(found, around, { outcome, sql }),

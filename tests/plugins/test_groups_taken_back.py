@@ -63,3 +63,17 @@ def test_more_than_was_found_is_not_offered_to_be_taken_back(look: Open, query: 
     expect(tab.get_by_role("link", name="Show them")).to_have_count(2)
     for name in ("Take back", "back as one"):
         expect(tab.get_by_role("link", name=name)).to_have_count(0)
+
+
+def test_the_commands_leave_rows_that_the_dry_run_found_changed_since(look: Open) -> None:
+    conflict = {"table": "d.cart", "row": "id=7", "why": "was changed since"}
+    tried = {"checkpoint": str(LAST), "rows": 60, "count": 1, "unchecked": []}
+    found = {
+        "preview": [], "sql": "", "cut": False, "problem": "", "transactions": 9, "others": [],
+        "partial": 0, "first_ts": str(FIRST), "last_ts": str(LAST),
+        "dry_run": tried | {"conflicts": [conflict]},
+    }  # fmt: skip
+    tab = look(f"transactions?undo=1&kind=delete&since=before:{FIRST}", {"undo": found})
+    expect(tab.locator("#range")).to_contain_text("--leave-conflicts --dry-run")
+    expect(tab.locator("#range")).to_contain_text("--leave-conflicts --apply")
+    expect(tab.locator("#range")).to_contain_text("listed below, stay as they are")

@@ -132,7 +132,8 @@ def test_the_token_is_read_where_the_settings_say(
     assert spark().token() == ""
     monkeypatch.delenv("SPARK_TOKEN")
     with pytest.raises(
-        SettingsError, match=r"\[spark\] token-env: the environment has no variable SPARK_TOKEN"
+        SettingsError,
+        match=r"\[spark\] token-env: the environment has no variable SPARK_TOKEN; `export SPARK_",
     ):
         spark(token_env="SPARK_TOKEN").token()
 
