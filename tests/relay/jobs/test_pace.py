@@ -31,13 +31,20 @@ def finished(work: list[Chunk], threads: int, stalls: list[tuple[float, float]])
 
 
 def judged(
-    work: list[Chunk], threads: int = 1, stalls: list[tuple[float, float]] | None = None
+    work: list[Chunk],
+    threads: int = 1,
+    stalls: list[tuple[float, float]] | None = None,
+    before: JobCounts = JobCounts(),
+    since: int = 60,
 ) -> list[tuple[int, float | None, float]]:
-    """Each second from 60 on, but in stalls, with the time left as shown, and as it then was."""
+    """Each second from `since` on, but in stalls, with the time left as shown, and as it then was.
+
+    `before`: what an earlier run of the job did.
+    """
     stalls = stalls or []
     ends = sorted(finished(work, threads, stalls), key=lambda one: one[0])
-    in_all = sum(done.bytes_of_plan for _, done in work)
-    totals = {"d.a": TableProgress(bytes_in_all=in_all)}
+    in_all = before.bytes_of_plan + sum(done.bytes_of_plan for _, done in work)
+    totals = {"d.a": TableProgress(before, bytes_in_all=in_all)}
     pace, done, found = Pace(), JobCounts(), []
     for second in range(int(ends[-1][0])):
         while ends and ends[0][0] <= second:
@@ -48,7 +55,7 @@ def judged(
         )
         left_s = JobProgress.from_members(totals, [member]).left_s
         to_come = sum(length for since, length in stalls if since + length > second)
-        if second >= 60 and not any(since < second <= since + it for since, it in stalls):
+        if second >= since and not any(since < second <= since + it for since, it in stalls):
             found.append((second, left_s, ends[-1][0] - second - to_come if ends else 0.0))
     return found
 
@@ -69,6 +76,15 @@ JOBS: dict[str, Callable[[], list[tuple[int, float | None, float]]]] = {
         chunks(40, 64 * MB, 10_000, 9.0), stalls=[(100.0, 90.0)]
     ),
     "wide and narrow tables": lambda: judged(wide_and_narrow()),
+    "three times slower from 100 s on, a minute later": lambda: judged(
+        chunks(500, 4 * MB, 1000, 0.2) + chunks(500, 4 * MB, 1000, 0.6), since=163
+    ),
+    "many small chunks, then a few large ones": lambda: judged(
+        chunks(1000, MB, 1000, 0.1) + chunks(30, 64 * MB, 64_000, 6.4)
+    ),
+    "paused, and resumed by a slower process": lambda: judged(
+        chunks(600, 4 * MB, 1000, 0.4), before=JobCounts(900_000, 900 * 4 * MB, 900)
+    ),
     "half as much again as was planned": lambda: judged(
         chunks(1500, 3 * MB, 1000, 0.2, of_plan=2 / 3)
     ),
