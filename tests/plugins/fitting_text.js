@@ -36,6 +36,20 @@
     }
   }
 
+  // A word of a state, of a heading of a column or on a button is in one line.
+  for (const node of document.querySelectorAll(".state, th, button, .button")) {
+    const inside = document.createTreeWalker(node, NodeFilter.SHOW_TEXT);
+    for (let text = inside.nextNode(); text; text = inside.nextNode()) {
+      if (!shown(node)) continue;
+      for (const { index, 0: word } of text.data.matchAll(/[A-Za-z]+/g)) {
+        const range = document.createRange();
+        range.setStart(text, index);
+        range.setEnd(text, index + word.length);
+        if (new Set([...range.getClientRects()].map(({ top }) => Math.round(top))).size > 1) found.push(`broken: ${named(word)}`);
+      }
+    }
+  }
+
   // What is typed or chosen in a field, or stands for it.
   for (const input of document.querySelectorAll("input:not([type=checkbox]), select")) {
     const context = document.createElement("canvas").getContext("2d");
