@@ -7,7 +7,7 @@ are defined in the newest windows.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
@@ -19,17 +19,28 @@ from sluice.etl.changes.rules import added_columns
 from sluice.etl.downstream.ddl import column_type
 from sluice.etl.settings import File, Kafka, Settings
 from sluice.relay import RelayLog
+from sluice.relay.aligned_chunks import COMPARE
+from sluice.relay.jobs import Jobs
 from sluice.relay.measures import CounterStore
 from sluice.tidb.folded import folded
 from sluice.tidb.schema import Column, Table
 from sluice.tidb.table_name import TableName
 
-__all__ = ["ColumnSource", "Dataset", "Lineage", "lineage_since", "upstream_namespace"]
+__all__ = [
+    "ColumnSource",
+    "Dataset",
+    "Lineage",
+    "lineage_of_job",
+    "lineage_since",
+    "upstream_namespace",
+]
 
 MAX_TABLES = 200
 """An event with more is larger than what catalogues take: the tables that changed last stay."""
 _READ_TIMEOUT_S = 2.0
 """Airflow waits for an event before it ends the task's process."""
+_COPYING = ("backfill", "bootstrap")
+"""Kinds of jobs that write TiDB's rows downstream."""
 _KAFKA_PORT, _PD_PORT = 9092, 2379
 
 
@@ -81,7 +92,23 @@ def lineage_since(settings: Settings, since_ms: int) -> Lineage:
         (name for name, count in counts.items() if count.last_ms >= since_ms),
         key=lambda name: -counts[name].last_ms,
     )
-    shown = [name for name in map(_parsed, changed[:MAX_TABLES]) if name is not None]
+    return _lineage(settings, relay, changed)
+
+
+def lineage_of_job(settings: Settings, job: str) -> Lineage:
+    """Return the lineage of the tables that a job copied; empty for one that copies none.
+
+    Raises RelayError, OSError.
+    """
+    relay = settings.open_relay()
+    status = Jobs.for_pipeline(relay).get(job).status()
+    if status.spec.kind not in _COPYING or status.spec.asked.get("mode") == COMPARE:
+        return Lineage([], [])
+    return _lineage(settings, relay, sorted(status.progress.tables))
+
+
+def _lineage(settings: Settings, relay: RelayLog, names: Sequence[str]) -> Lineage:
+    shown = [name for name in map(_parsed, names[:MAX_TABLES]) if name is not None]
     tables = _definitions(relay, {str(name) for name in shown})
     last = relay.last()
     inputs: list[Dataset] = []
@@ -95,7 +122,7 @@ def lineage_since(settings: Settings, since_ms: int) -> Lineage:
         there = outputs.setdefault((target.namespace, target.name), target)
         if there is not target:  # merged tables, or several in one topic
             _merge(there, target)
-    return Lineage(inputs, list(outputs.values()), max(0, len(changed) - MAX_TABLES))
+    return Lineage(inputs, list(outputs.values()), max(0, len(names) - MAX_TABLES))
 
 
 def upstream_namespace(settings: Settings) -> str:

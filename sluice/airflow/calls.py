@@ -177,11 +177,12 @@ def operate(pipeline: NamedPipeline, form: Mapping[str, str]) -> str:
     return operating.dispatch(pipeline.settings, operating.OperateForm(**form))
 
 
-def lineage(pipeline: NamedPipeline, since_ms: int) -> dict[str, Any]:
-    """Return the datasets of the tables that applying changed since then (Unix ms)."""
-    from sluice.etl.operate.lineage import lineage_since
+def lineage(pipeline: NamedPipeline, since_ms: int = 0, job: str = "") -> dict[str, Any]:
+    """Return the datasets of what applying changed since then (Unix ms), or a job copied."""
+    from sluice.etl.operate.lineage import lineage_of_job, lineage_since
 
-    return asdict(lineage_since(pipeline.settings, since_ms))
+    settings = pipeline.settings
+    return asdict(lineage_of_job(settings, job) if job else lineage_since(settings, since_ms))
 
 
 def why_stopped(pipeline: NamedPipeline) -> dict[str, Any] | None:

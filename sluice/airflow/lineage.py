@@ -14,7 +14,7 @@ from sluice.airflow.agent_client import call
 from sluice.errors import SluiceError
 from sluice.etl.settings.pipelines import NamedPipeline
 
-__all__ = ["report_lineage"]
+__all__ = ["job_lineage", "report_lineage"]
 
 log = logging.getLogger("sluice")
 
@@ -31,14 +31,22 @@ def _facets_of(pipeline: NamedPipeline) -> Callable[[Any], Any]:
     def get_openlineage_facets_on_complete(task_instance: Any) -> Any:
         began = getattr(task_instance, "start_date", None)
         since_ms = int(began.timestamp() * 1000) if began is not None else 0
-        try:
-            found = call(pipeline, "lineage", since_ms=since_ms)
-        except (SluiceError, OSError) as error:  # an event is worth no task
-            log.warning("the lineage of this task is not known: %s", error)
-            return None
-        return _operator_lineage(found)
+        return _known_lineage(pipeline, since_ms=since_ms)
 
     return get_openlineage_facets_on_complete
+
+
+def job_lineage(pipeline: NamedPipeline, job: str) -> Any:
+    """Return the provider's object for a job's tables, None if they aren't known."""
+    return _known_lineage(pipeline, job=job)
+
+
+def _known_lineage(pipeline: NamedPipeline, **asked: Any) -> Any:
+    try:
+        return _operator_lineage(call(pipeline, "lineage", **asked))
+    except (SluiceError, OSError) as error:  # an event is worth no task
+        log.warning("the lineage of this task is not known: %s", error)
+        return None
 
 
 def _operator_lineage(found: Mapping[str, Any]) -> Any:

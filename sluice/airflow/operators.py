@@ -11,6 +11,7 @@ from airflow.sdk import BaseOperator, BaseOperatorLink
 
 from sluice.airflow.agent_client import TaskFailedPermanently, call_task, end_call
 from sluice.airflow.assets import verified_asset
+from sluice.airflow.lineage import job_lineage
 from sluice.airflow.notifying import page_address
 from sluice.airflow.versions import (
     AirflowException,
@@ -135,6 +136,11 @@ class SluiceJobOperator(BaseOperator):  # type: ignore[misc] # Airflow is untype
         """Pause the job, as Ctrl-C pauses a command's, and end what it has Spark do."""
         if self._working:
             end_call(pipelines().named(self.pipeline))
+
+    def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
+        """Return what a job copied, for the listener of Airflow's OpenLineage provider."""
+        del task_instance
+        return job_lineage(pipelines().named(self.pipeline), self.job) if self.job else None
 
     def job_address(self) -> str:
         """Return the address of the page Jobs at this job, "" before it has one."""

@@ -10,8 +10,16 @@ from typing import Any
 import pytest
 
 from sluice.etl.operate import lineage
-from sluice.etl.operate.lineage import ColumnSource, Dataset, lineage_since, upstream_namespace
+from sluice.etl.operate.lineage import (
+    ColumnSource,
+    Dataset,
+    Lineage,
+    lineage_of_job,
+    lineage_since,
+    upstream_namespace,
+)
 from sluice.etl.settings import Settings, Upstream, parse_settings
+from sluice.relay.jobs import DONE, JobCounts, Jobs, Runner, WriteScope
 from sluice.relay.measures import CounterStore, TableCount, source_of
 from tests.etl.masking import KEY, VARIABLE
 from tests.etl.story import Story, table
@@ -131,3 +139,23 @@ def test_without_an_address_of_tidb_pd_gives_the_namespace(story: Story) -> None
     assert upstream_namespace(replace(settings, upstream=Upstream("[fd00::1]:2379"))) == (
         "tidb://[fd00::1]:2379"
     )
+
+
+def test_a_job_s_tables_are_those_that_it_copied_and_none_if_it_only_compared(
+    story: Story,
+) -> None:
+    settings = settings_of(story, DATABASE)
+    jobs = Jobs.for_pipeline(settings.open_relay())
+
+    def after(kind: str, **asked: Any) -> Lineage:
+        job = jobs.create(kind, asked, WriteScope("x", ()), "ann")
+        with job.run(Runner("a test")) as run:
+            run.did("d.people", JobCounts(rows=1))
+            run.end(DONE)
+        return lineage_of_job(settings, job.id)
+
+    found = after("backfill", mode="replace")
+    assert [one.name for one in (*found.inputs, *found.outputs)] == ["d.people", "d.people"]
+    assert found.inputs[0].columns
+    for one in (after("backfill", mode="compare"), after("snapshot")):
+        assert one == Lineage([], [])
