@@ -197,7 +197,8 @@ class _Bisection:
             table = CheckpointTable.from_settings(
                 self._session, self._downstream, self._batch.windows[0].cluster_id
             )
-            if not table.writer_lock().try_acquire(self._session):
+            # under load a server sees late that the sink's own session was closed
+            if not table.writer_lock().try_acquire(self._session, waits=True):
                 raise _SearchAborted("another process writes to the downstream")
             self._checkpoint = checkpoint = table.load()
             self._session.rollback()

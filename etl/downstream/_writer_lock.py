@@ -76,9 +76,12 @@ class WriterLock:
                 )
         self._end_helpers(session)
 
-    def try_acquire(self, session: MySQLSession) -> bool:
-        """Hold the lock, unless another session does."""
-        return self._try_get(session, 0)
+    def try_acquire(self, session: MySQLSession, *, waits: bool = False) -> bool:
+        """Hold the lock, unless another session does.
+
+        `waits`: for the server to notice that a session which held it was closed.
+        """
+        return self._try_get(session, _SESSION_END_WAIT_S if waits else 0)
 
     def hold(self, session: MySQLSession, number: int) -> None:
         """Take the lock of `number`, by which a process that takes over finds `session`.

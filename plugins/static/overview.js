@@ -108,8 +108,8 @@ function verifiedInWords({ equal, uncompared }) {
   return [equal && `${many(equal, "table")} equal`, missed && `${many(missed, "table")} not compared`].filter(Boolean).join(", ");
 }
 
-function restorable({ promised_ts, unrestorable }) {
-  if (tsoMs(promised_ts)) return `last ${span(Date.now() - tsoMs(promised_ts))}`;
+function restorable({ promised_ts, hi, unrestorable }) {
+  if (tsoMs(promised_ts)) return `last ${span(restorableMs({ promised_ts, hi }))}`;
   return unrestorable?.length ? "not all tables now" : "no moment yet";
 }
 
