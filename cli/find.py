@@ -284,7 +284,8 @@ def _json_lines(
             yield json.dumps({kind: {"time": moment, **asdict(one)}}, ensure_ascii=False)
     for group in groups:
         yield json.dumps({"group": asdict(group)}, ensure_ascii=False)
-    yield json.dumps({"counts": {**found.counts, "since": query.since, "until": query.until}})
+    read = {"since": query.since, "until": query.until, "lacking": found.lacking}
+    yield json.dumps({"counts": found.counts | read}, ensure_ascii=False)
 
 
 def _summary(found: SearchResults, query: SearchQuery, past: Any) -> Iterator[str]:
@@ -317,6 +318,7 @@ def _summary(found: SearchResults, query: SearchQuery, past: Any) -> Iterator[st
             f"{left:,} more aren't shown: --limit, --sort, or a narrower --since, --until, --table,"
             " --where, --min-rows"
         )
+    yield from found.lacking_texts
     if query.since < past.first:
         yield (
             f"what was committed through {tso.time_text(past.first)} is kept no more, or never"

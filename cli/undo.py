@@ -150,6 +150,8 @@ def command(
         end = past.last if until is None else until
         query = SearchQuery(since or 0, end, globs, kinds, where, min_rows=min_rows)
         changes = _range(past, query, until)
+        for note in changes.notes:
+            click.echo(note, err=True)
     reverses = [undo.invert_changes(table) for table in changes.tables]
     if dry_run:
         if leaves:

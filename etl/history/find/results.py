@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, TypeVar
 
 from sluice.etl.history.errors import ConditionError, FindError
 from sluice.etl.history.find.query import SearchQuery
 from sluice.relay.json_codec import JsonDocument
+from sluice.tidb.table_name import abbreviate
 
 MAX_TS = 2**63 - 1
 MAX_GROUPS = 100_000
@@ -100,10 +101,28 @@ class SearchResults(JsonDocument):
     unknown: list[str] | None = None
     """Columns of the condition that none of the searched tables had; None: no table was searched.
     """
+    lacking: dict[str, list[str]] = field(default_factory=dict)
+    """The searched tables that lacked some columns of the condition: these, by the table's name."""
 
-    def count(self, unknown: Iterable[str]) -> None:
+    def count(self, table: str, unknown: Collection[str]) -> None:
         """Count a searched table that lacks these columns of the condition."""
+        if unknown:
+            self.lacking[table] = sorted({*self.lacking.get(table, ()), *unknown})
+        self._count(unknown)
+
+    def _count(self, unknown: Iterable[str]) -> None:
         self.unknown = sorted(unknown if self.unknown is None else set(self.unknown) & set(unknown))
+
+    @property
+    def lacking_texts(self) -> list[str]:
+        """Return which tables a condition can't select by, for people."""
+        tables: dict[str, list[str]] = {}
+        for table, columns in sorted(self.lacking.items()):
+            tables.setdefault(" or ".join(columns), []).append(table)
+        return [
+            f"no column {columns} in {abbreviate(names)}: there, nothing fits a condition on it"
+            for columns, names in tables.items()
+        ]
 
     def check_columns(self) -> None:
         """Raise ConditionError if no searched table has one of the condition's columns."""
@@ -120,8 +139,10 @@ class SearchResults(JsonDocument):
         self.groups = joined_groups(self.groups, other.groups)
         for name, count in other.counts.items():
             self.counts[name] += count
+        for table, columns in other.lacking.items():
+            self.lacking[table] = sorted({*self.lacking.get(table, ()), *columns})
         if other.unknown is not None:
-            self.count(other.unknown)
+            self._count(other.unknown)
 
 
 def first_results(found: Iterable[E], query: SearchQuery) -> list[E]:

@@ -219,9 +219,8 @@ class _WindowScan:
             return
         for condition in self._conditions:
             if condition.columns:
-                found.count(
-                    condition.columns - {folded(column.name) for column in table.stored_columns}
-                )
+                columns = {folded(column.name) for column in table.stored_columns}
+                found.count(table.full_name, condition.columns - columns)
             changes = changes.filter(pa.array(self._matches(condition, table, changes)))
         if changes.num_rows:
             yield table, changes

@@ -117,6 +117,7 @@ class _RangeReader:
             ],
             tuple(sorted(self._others)),
             len(self._partial),
+            tuple(self._found.lacking_texts),
         )
 
     def _add_changes(self, table: Table, changes: pa.Table) -> None:

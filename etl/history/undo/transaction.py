@@ -45,7 +45,7 @@ class PastChanges:
 
     `first_ts`, `last_ts`: commit timestamps; `transactions`: how many; `others`: tables that they
     changed, too, and that weren't asked for; `partial`: how many of them made row changes that
-    weren't.
+    weren't; `notes`: what the search left out unasked, for people.
     """
 
     cluster_id: int
@@ -55,6 +55,7 @@ class PastChanges:
     tables: list[TouchedTable] = field(default_factory=list)
     others: tuple[str, ...] = ()
     partial: int = 0
+    notes: tuple[str, ...] = ()
 
 
 def read_transaction(

@@ -383,6 +383,12 @@ password-env = "{downstream.password_env}"
     assert re.search(r"^\+ d.ledger \[id=\d+, owner='o\d', amount=\d+\]$", output, re.MULTILINE)
     assert "20 rows looked at" in output and "no conflicts" in output
     assert len(json.loads(ran("--dry-run", "--json")[1])["preview"]) == 5
+    assert "no column" not in output
+    story.insert(LOG, {"id": 1, "note": "a"})
+    story.delete(LOG, {"id": 1, "note": "a"})
+    code, output = ran("--dry-run", "--where", "amount >= 0", tables="d.*")
+    assert code == 0 and "20 rows looked at" in output
+    assert "no column amount in d.log: there, nothing fits a condition on it" in output
     code, output = ran(tables="d.leger")
     assert code == 1 and "d.ledger" in output
     monkeypatch.setenv("RIGHTS", downstream.password())
