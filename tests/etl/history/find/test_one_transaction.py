@@ -79,7 +79,10 @@ def test_rows_come_in_pages_all_of_them_counted_or_it_is_said(
     made = story.create(table(11, "t", "id int", primary="id"), "CREATE TABLE t …")
     story.insert(made, *({"id": i} for i in range(120)))
     known, at = past(story), newest(story)
-    pages = [load_transaction(known, at, offset=offset) for offset in (0, 50, 100, 150)]
+    pages = [
+        load_transaction(known, at, offset=offset, patience=TimeBudget(60.0))
+        for offset in (0, 50, 100, 150)
+    ]
     shown = [[row.values[0].new.text for row in page.rows] for page in pages]  # type: ignore[union-attr]
     assert shown == [[str(i) for i in range(120)][n : n + 50] for n in (0, 50, 100, 150)]
     assert all(page.tables[0].inserts == 120 and page.complete for page in pages)
