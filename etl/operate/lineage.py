@@ -48,7 +48,7 @@ _KAFKA_PORT, _PD_PORT = 9092, 2379
 class ColumnSource:
     """The column of a table upstream from which one downstream has its values.
 
-    `how` is "" where values are as upstream; else what becomes of them, for people.
+    `how` is "" where values are as upstream; else how they are changed, for people.
     """
 
     namespace: str

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from sluice.etl.changes.formats.ddl_columns import pair_columns
 from sluice.etl.changes.masks import unlike
@@ -65,10 +65,8 @@ class RuleChecks:
         old, new = self._before.get(table_id), self._after[table_id]
         if not self._filters.rows or new is None or not new.is_base_table:
             return
-        there = (*self._before.values(), *(t for t in self._after.values() if t))
-        others = there if self._kind == Action.EXCHANGE_PARTITION else (old or new,)
         rules = self._filters.row_rules(new.schema_name, new.name)
-        for other in others:
+        for other in self._row_sources(old or new):
             if self._filters.row_rules(other.schema_name, other.name) != rules:
                 raise self._error(
                     f"[[filter.rows]] selects other rows of {other.full_name} than of"
@@ -94,15 +92,19 @@ class RuleChecks:
                     f" copy the table again (`sluice backfill --table {new.full_name}`), or",
                 )
 
+    def _row_sources(self, table: Table) -> Sequence[Table]:
+        """Return the tables that rows of `table` may come from: of an exchange, all of the job."""
+        if self._kind != Action.EXCHANGE_PARTITION:
+            return (table,)
+        return (*self._before.values(), *(t for t in self._after.values() if t))
+
     def check_column_rules(self, table_id: int) -> None:
         """Check that the same columns of a table go downstream before and after the DDL."""
         old, new = self._before.get(table_id), self._after[table_id]
         if new is None or not new.is_base_table:
             return
-        there = (*self._before.values(), *(t for t in self._after.values() if t))
-        others = there if self._kind == Action.EXCHANGE_PARTITION else (old or new,)
         rules = self._filters.column_rules(new.schema_name, new.name)
-        for other in others:
+        for other in self._row_sources(old or new):
             if self._filters.column_rules(other.schema_name, other.name) != rules:
                 raise self._error(
                     f"[[filter.columns]] has other rules for columns of {other.full_name} than of"

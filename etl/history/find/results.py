@@ -107,8 +107,11 @@ class SearchResults(JsonDocument):
     def count(self, table: str, unknown: Collection[str]) -> None:
         """Count a searched table that lacks these columns of the condition."""
         if unknown:
-            self.lacking[table] = sorted({*self.lacking.get(table, ()), *unknown})
+            self._add_lacking(table, unknown)
         self._count(unknown)
+
+    def _add_lacking(self, table: str, columns: Iterable[str]) -> None:
+        self.lacking[table] = sorted({*self.lacking.get(table, ()), *columns})
 
     def _count(self, unknown: Iterable[str]) -> None:
         self.unknown = sorted(unknown if self.unknown is None else set(self.unknown) & set(unknown))
@@ -140,7 +143,7 @@ class SearchResults(JsonDocument):
         for name, count in other.counts.items():
             self.counts[name] += count
         for table, columns in other.lacking.items():
-            self.lacking[table] = sorted({*self.lacking.get(table, ()), *columns})
+            self._add_lacking(table, columns)
         if other.unknown is not None:
             self._count(other.unknown)
 
