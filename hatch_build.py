@@ -62,7 +62,7 @@ class SluiceBuildHook(BuildHookInterface):
 
     def _add_kernels(self, root: Path, build_data: dict[str, Any]) -> None:
         """Add the compiled kernels: the wheel is for machines of this kind only."""
-        compiling = _module_at(root / "tidb" / "compile_kernels.py")
+        compiling = _module_at(root / "tidb" / "build_native.py")
         for kernel in compiling.KERNELS:
             compiled = Path(self._scratch.name) / kernel.replace("/", ".")
             failure = compiling.build(root / kernel / compiling.SOURCE, compiled)

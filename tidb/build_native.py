@@ -19,6 +19,7 @@ ROOT = Path(__file__).resolve().parent.parent
 KERNELS = (
     "etl/landing/extract/kernel",
     "etl/changes/formats/kernel",
+    "etl/changes/masks/kernel",
     "pump_service/capture/kernel",
     "pump_service/kernel",
     "pump_service/store/kernel",

@@ -61,14 +61,20 @@ class RowLayout:
     """Whether an inserted row shows if its cluster has new collations."""
 
     @classmethod
-    def for_table(cls, table: Table) -> RowLayout | None:
-        """Return the table's layout; None if the kernel doesn't know its types."""
+    def for_table(cls, table: Table, column_ids: frozenset[int] | None = None) -> RowLayout | None:
+        """Return the table's layout; None if the kernel doesn't know its types.
+
+        `column_ids`: the only columns that get a slot; None: all, and the hidden row id.
+        """
         columns = table.stored_columns
+        if column_ids is not None:
+            columns = tuple(column for column in columns if column.id in column_ids)
         if not columns or not all(column.kind in KERNEL_KINDS for column in columns):
             return None
         heap = table.handle_kind == "heap"
+        has_row_id = heap and column_ids is None
         slots = {column.id: n for n, column in enumerate(columns)} | (
-            {HANDLE_ID: len(columns)} if heap else {}
+            {HANDLE_ID: len(columns)} if has_row_id else {}
         )
         key = table.handle_column
         try:
@@ -88,7 +94,7 @@ class RowLayout:
 
         others = pairs(list(table.columns))
         if heap:
-            others.append(_entry(slots[HANDLE_ID], (VARINT,), HANDLE_ID))
+            others.append(_entry(slots.get(HANDLE_ID, -1), (VARINT,), HANDLE_ID))
         return cls(
             columns,
             len(slots),
@@ -98,13 +104,13 @@ class RowLayout:
             bytes(
                 [
                     *(_COMPARED.get(c.kind, kernel.BYTES) for c in columns),
-                    *([kernel.UNLOOKED] if heap else []),
+                    *([kernel.UNLOOKED] if has_row_id else []),
                 ]
             ),
             {
                 name: n
                 for n, name in enumerate(
-                    (*(c.name for c in columns), *([ROWID_NAME] if heap else []))
+                    (*(c.name for c in columns), *([ROWID_NAME] if has_row_id else []))
                 )
             },
             bool(restored_columns(table)),
@@ -263,6 +269,43 @@ class NativeImages(RowImages):
             return None
 
 
+@dataclass(frozen=True, slots=True)
+class FoundCells:
+    """What the kernel has found of changes' rows: cells that point into `data`.
+
+    `begins`, `places`, `kinds`: as it was given them. `lacks`: an old image lacks a value.
+    """
+
+    data: pa.Buffer
+    begins: memoryview
+    places: Ints
+    kinds: npt.NDArray[np.uint8]
+    old: bytes
+    new: bytes
+    lacks: bool
+
+
+def find_cells(
+    layout: RowLayout, kinds: npt.NDArray[np.int8], rows: pa.LargeBinaryArray, places: Ints
+) -> FoundCells | None:
+    """Return the cells of changes as `find_images` takes them, None where there are none."""
+    _, offsets, data = rows.buffers()
+    data = pa.py_buffer(b"") if data is None else data
+    begins = memoryview(offsets)[8 * rows.offset : 8 * (rows.offset + len(rows) + 1)]
+    at, kinds_of = _int64(places), np.ascontiguousarray(kinds, np.int8).view(np.uint8)
+    found = kernel.walk(
+        data,
+        begins,
+        at,
+        kinds_of,
+        layout.slots,
+        layout.handle,
+        layout.of_inserts,
+        layout.of_others,
+    )
+    return None if found is None else FoundCells(data, begins, at, kinds_of, *found)
+
+
 def find_images(
     layout: RowLayout,
     kinds: npt.NDArray[np.int8],
@@ -279,22 +322,10 @@ def find_images(
     """
     if not kernel.IS_COMPILED or rows.null_count or rows.type != pa.large_binary():
         return None
-    _, offsets, data = rows.buffers()
-    data = pa.py_buffer(b"") if data is None else data
-    begins = memoryview(offsets)[8 * rows.offset : 8 * (rows.offset + len(rows) + 1)]
-    found = kernel.walk(
-        data,
-        begins,
-        _int64(places),
-        np.ascontiguousarray(kinds, np.int8).view(np.uint8),
-        layout.slots,
-        layout.handle,
-        layout.of_inserts,
-        layout.of_others,
-    )
+    found = find_cells(layout, kinds, rows, places)
     if found is None:
         return None
-    old, new, lacks = found
+    data, old, new, lacks = found.data, found.old, found.new, found.lacks
     return (
         NativeImages(layout, data, old, len(old) // (16 * layout.slots), lambda: decoded()[0]),
         NativeImages(layout, data, new, len(new) // (16 * layout.slots), lambda: decoded()[1]),

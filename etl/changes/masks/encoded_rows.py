@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from sluice.etl.changes.masks import kernel
+from sluice.etl.changes.masks.kernel.plain import Spec
+from sluice.etl.changes.masks.kernel_masks import kernel_mask
 from sluice.etl.changes.masks.mask import Mask, constant_value, masks_of
 from sluice.relay import DELETE, INSERT, UPDATE
+from sluice.tidb import kernel as rows_kernel
 from sluice.tidb.codec.column_value import to_datum
 from sluice.tidb.codec.datum import COMPACT, NIL, decode_datum, skip_datum
 from sluice.tidb.codec.errors import CodecError
 from sluice.tidb.codec.varint import encode_varint
-from sluice.tidb.codec.vectorized import Buffer, Ints
+from sluice.tidb.codec.vectorized import PADDING, Buffer, Ints
+from sluice.tidb.native_images import RowLayout, find_cells
 from sluice.tidb.row_walk import RowWalk, UnsupportedShape
 from sluice.tidb.rows import RowDecodeError
 from sluice.tidb.schema import Column, Table
+from sluice.tidb.table_cache import TableCache
 
 __all__ = ["masked_changes", "with_masked_rows"]
 
@@ -43,13 +50,12 @@ def with_masked_rows(changes: pa.Table, tables: Iterable[tuple[Table, Ints]]) ->
     kinds, rows = changes["kind"].to_numpy(), changes["row"].combine_chunks()
     index, pieces, count = np.arange(len(rows)), [rows], len(rows)
     for table, places in masked:
-        for kind in _NAMES:
-            own = places[kinds[places] == kind]
-            for first in range(0, len(own), _BATCH_ROWS):
-                some = own[first : first + _BATCH_ROWS]
-                pieces.append(_masked_rows(table, kind, rows.take(pa.array(some))))
-                index[some] = count + np.arange(len(some))
-                count += len(some)
+        for first in range(0, len(places), _BATCH_ROWS):
+            some = places[first : first + _BATCH_ROWS]
+            for at, found in _masked_by_kind(table, kinds, rows, some):
+                pieces.append(found)
+                index[at] = count + np.arange(len(at))
+                count += len(at)
     at = changes.schema.get_field_index("row")
     found = pa.concat_arrays(pieces).take(pa.array(index))
     return changes.set_column(at, changes.schema.field(at), found).combine_chunks()
@@ -60,6 +66,61 @@ def masked_changes(table: Table, changes: pa.Table) -> pa.Table:
     if not masks_of(table):
         return changes
     return with_masked_rows(changes.combine_chunks(), [(table, np.arange(changes.num_rows))])
+
+
+def _masked_by_kind(
+    table: Table, kinds: npt.NDArray[np.int8], rows: pa.LargeBinaryArray, places: Ints
+) -> Iterator[tuple[Ints, pa.LargeBinaryArray]]:
+    """Yield places of rows with the rows, masked: all at once by the kernel, else by kind."""
+    found = _masked_by_kernel(table, kinds[places], rows, places)
+    if found is not None:
+        yield places, found
+        return
+    for kind in _NAMES:
+        own = places[kinds[places] == kind]
+        if len(own):
+            yield own, _masked_rows(table, kind, rows.take(pa.array(own)))
+
+
+def _kernel_masks(table: Table) -> tuple[RowLayout, tuple[Spec, ...]] | None:
+    """Return a layout with slots for masked columns, and their masks, for the kernel."""
+    columns = [column for column in table.columns if column.mask]
+    layout = RowLayout.for_table(table, frozenset(column.id for column in columns))
+    if layout is None:
+        return None
+    slots = [layout.slot_of[column.name] for column in columns]
+    return layout, tuple(map(kernel_mask, columns, slots))
+
+
+_kernel_masks_of = TableCache(_kernel_masks)
+
+
+def _masked_by_kernel(
+    table: Table, kinds: npt.NDArray[np.int8], rows: pa.LargeBinaryArray, places: Ints
+) -> pa.LargeBinaryArray | None:
+    """Return the rows at places, masked; None if the kernel leaves them to Python."""
+    if not (kernel.IS_COMPILED and rows_kernel.IS_COMPILED) or rows.null_count:
+        return None
+    known = _kernel_masks_of(table)
+    cells = None if known is None else find_cells(known[0], kinds, rows, places)
+    if known is None or cells is None:
+        return None
+    layout, masks = known
+    found = kernel.rows(
+        cells.data,
+        cells.begins,
+        cells.places,
+        cells.kinds,
+        cells.old,
+        cells.new,
+        layout.slots,
+        PADDING,
+        masks,
+    )
+    if found is None:
+        return None
+    data, offsets = map(pa.py_buffer, found)
+    return pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(kinds), [None, offsets, data])
 
 
 def _masked_rows(table: Table, kind: int, rows: pa.LargeBinaryArray) -> pa.LargeBinaryArray:

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from sluice.etl.changes.masks.kernel_masks import masked_texts
 from sluice.etl.changes.masks.mask import Mask, constant_value
 from sluice.tidb.schema import Column
 
@@ -30,6 +31,9 @@ def masked_array(column: Column, values: pa.Array) -> pa.Array:
     if mask.kind == "constant":
         value = pa.scalar(constant_value(mask, column), values.type)
         return pc.if_else(values.is_valid(), value, pa.scalar(None, values.type))
+    by_kernel = masked_texts(column, values.view(pa.large_binary()))
+    if by_kernel is not None:
+        return by_kernel.view(values.type)
     change = mask.of_texts(column)
     coded = values.view(pa.large_binary()).dictionary_encode()
     found = pa.array(map(change, coded.dictionary.to_pylist()), pa.large_binary())
