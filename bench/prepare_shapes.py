@@ -19,6 +19,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from sluice.bench.apply import MASKED
 from sluice.bench.apply_shapes import landed
@@ -32,7 +33,7 @@ from sluice.relay import RelayLog, WindowRecord
 
 _ROUNDS = 5
 _KEY_VARIABLE = "SLUICE_BENCH_MASK_KEY"
-_COLUMN_RULES: dict[str, dict[str, object]] = {
+_COLUMN_RULES: dict[str, Any] = {
     "leave-out": {"leave-out": [MASKED]},
     "rename": {"rename": {MASKED: "renamed"}},
     "add": {"add": {"added": f"concat({MASKED}, pad)"}},
