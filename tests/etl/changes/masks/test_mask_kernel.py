@@ -40,7 +40,9 @@ def key():
         yield
 
 
-@pytest.fixture(scope="module", params=FLAGS)
+@pytest.fixture(
+    scope="module", params=["", pytest.param("without_sha_instructions", marks=pytest.mark.slow)]
+)
 def compiled(request, tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CFLAGS", FLAGS[request.param])
