@@ -47,7 +47,7 @@ def collect(stack: Stack) -> dict[str, Any]:
         return result
     from sluice.devstack import ProgressView
     from sluice.etl import load_settings, operate
-    from sluice.etl.operate.assurance import known_restorable
+    from sluice.etl.operate.assurance import known_restorable, verifications
     from sluice.etl.operate.node_http import captures
 
     site = stack.site()
@@ -93,7 +93,11 @@ def collect(stack: Stack) -> dict[str, Any]:
         "ddls_applied": progress.ddls_applied,
     }
     settings = load_settings(site.config)
-    result["operators"] = operate.orders(settings) | {"restorable": known_restorable(settings)}
+    result["operators"] = {
+        **operate.orders(settings),
+        **verifications(settings.open_relay()),
+        "restorable": known_restorable(settings),
+    }
     return result
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import gc
 import json
 from typing import Any
 
 import click
 
+from sluice.cli._garbage import collect_no_garbage
 from sluice.cli._settings import choose_pipeline, config_option, settings_of
 from sluice.cli._stack import stack_of
 from sluice.cli._status_lines import AFTERWARDS, pipeline_lines
@@ -26,9 +26,7 @@ def command(ctx: click.Context, *, as_json: bool, config: str | None) -> int:
     With a pipeline's settings (--config, SLUICE_CONFIG): its checkpoint and lag, what operators
     ordered, and its pumps.
     """
-    # imports allocate so much that collecting garbage would take a tenth of the command's time
-    gc.disable()
-    ctx.call_on_close(_collect_again)
+    collect_no_garbage(ctx)
     if not choose_pipeline(ctx, config).is_stack:
         from sluice.etl import operate
 
@@ -49,13 +47,6 @@ def command(ctx: click.Context, *, as_json: bool, config: str | None) -> int:
 
 _PASSES = 3
 _NOT_COMPARED = 1
-
-
-def _collect_again() -> None:
-    """Let garbage be collected again, without a search through all that was made meanwhile."""
-    gc.freeze()
-    gc.enable()
-    gc.unfreeze()
 
 
 def _exit_code(status: dict[str, Any]) -> int:

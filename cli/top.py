@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from sluice.cli._garbage import collect_no_garbage
 from sluice.cli._settings import config_option, pipelines_of
 from sluice.cli._top_view import PipelineView, screen
 
@@ -52,15 +53,18 @@ def command(
     Without --config: the pipelines of SLUICE_CONFIG and SLUICE_PIPELINES, one at a time. Without a
     terminal it prints once.
     """
+    is_live = not (once or as_json) and sys.stdin.isatty() and sys.stdout.isatty()
+    if not is_live:
+        collect_no_garbage(ctx)
     found = pipelines_of(ctx, config)
     looks = _Poller(found, _ONCE_TIMEOUT_S)
     if as_json:
         click.echo(json.dumps({name: _as_json(looks.at(name)) for name in found}, indent=1))
-    elif once or not (sys.stdin.isatty() and sys.stdout.isatty()):
+    elif is_live:
+        _LiveScreen(found, every).run()
+    else:
         for name in found:
             click.echo(screen(looks.at(name), _width(), _HEIGHT).plain)
-    else:
-        _LiveScreen(found, every).run()
 
 
 def _as_json(shown: PipelineView) -> object:

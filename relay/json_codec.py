@@ -15,7 +15,7 @@ import inspect
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import fields
-from typing import Any, ClassVar, Self, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, Literal, Self, TypeVar, get_args, get_origin, get_type_hints
 
 from cattrs import ClassValidationError, Converter, IterableValidationError, override
 from cattrs.cols import is_mapping, list_structure_factory
@@ -30,6 +30,8 @@ OMIT_DEFAULT = override(omit_if_default=True)
 """The field is left out while it is the default, and written last."""
 _MAX_PROBLEMS = 3
 _MAX_FOUND_CHARS = 100
+_PLAIN = frozenset({int, str, bool, float})
+"""Types of fields whose JSON values are taken as they are, once their type is checked."""
 
 T = TypeVar("T")
 
@@ -126,6 +128,8 @@ def _structure_int_keys(kind: Any, converter: Converter) -> Callable[[Any, Any],
     hook = converter.get_structure_hook(value_kind)
 
     def structure(document: Mapping[str, Any], _: Any) -> dict[int, Any]:
+        if value_kind in _PLAIN and {*map(type, document.values())} <= {value_kind}:
+            return dict(zip(map(int, document), document.values(), strict=True))
         return {int(key): hook(value, value_kind) for key, value in document.items()}
 
     return structure
@@ -144,6 +148,7 @@ def _structure_object(kind: Any, converter: Converter) -> Callable[[Any, Any], A
     hook = make_dict_structure_fn(
         kind, converter, _cattrs_forbid_extra_keys=True, **kind.JSON_FIELDS
     )
+    is_plain = _plain_check(kind)
     required = (
         {field.name for field in fields(kind)} - kind.JSON_FIELDS.keys()
         if kind.JSON_COMPLETE
@@ -153,11 +158,36 @@ def _structure_object(kind: Any, converter: Converter) -> Callable[[Any, Any], A
     def structure(document: Any, _: Any) -> Any:
         if type(document) is not dict:
             raise ValueError(f"expected an object, found {document!r:.{_MAX_FOUND_CHARS}}")
+        if is_plain is not None and is_plain(document):
+            return kind(*document.values())
         if missing := required - document.keys():
             raise ValueError(f"required field missing: {', '.join(sorted(missing))}")
         return hook(document, kind)
 
     return structure
+
+
+def _plain_check(kind: Any) -> Callable[[Mapping[str, Any]], bool] | None:
+    """Return whether an object has each field, in order, with a value that can be taken as it is.
+
+    None for a class with other fields than numbers, text and literals. Of ten thousand objects in
+    a document the check takes a fifth of the time of the field's hooks, which report what is wrong.
+    """
+    hints = get_type_hints(kind)
+    names = [field.name for field in fields(kind)]
+    literals = {name: get_args(hints[name]) for name in names if get_origin(hints[name]) is Literal}
+    types = [str if name in literals else hints[name] for name in names]
+    if kind.JSON_FIELDS or not {*types} <= _PLAIN or hasattr(kind, "__post_init__"):
+        return None
+
+    def check(document: Mapping[str, Any]) -> bool:
+        return (
+            [*document] == names
+            and [*map(type, document.values())] == types
+            and all(document[name] in known for name, known in literals.items())
+        )
+
+    return check
 
 
 def _unstructure_object(kind: Any, converter: Converter) -> Callable[[Any], dict[str, Any]]:

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sluice.etl.copy.dumpling import CsvFormat, DumplingOptions
 from sluice.etl.copy.errors import CopyError, DumpError
 from sluice.etl.lazy_exports import lazy_getattr
 
 if TYPE_CHECKING:
     from sluice.etl.copy.bootstrap_run import BootstrapSummary, CopyProgressCounts
+    from sluice.etl.copy.dumpling import CsvFormat, DumplingOptions
     from sluice.etl.copy.plan import CopyPlan
     from sluice.etl.copy.run import (
         cancel_bootstrap,
@@ -43,6 +43,8 @@ __getattr__ = lazy_getattr(
         "BootstrapSummary": "sluice.etl.copy.bootstrap_run",
         "BootstrapRequest": "sluice.etl.copy.sources",
         "CopyPlan": "sluice.etl.copy.plan",
+        "CsvFormat": "sluice.etl.copy.dumpling",
+        "DumplingOptions": "sluice.etl.copy.dumpling",
         "CopyProgressCounts": "sluice.etl.copy.bootstrap_run",
         "cancel_bootstrap": "sluice.etl.copy.run",
         "plan_bootstrap": "sluice.etl.copy.run",

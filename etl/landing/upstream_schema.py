@@ -7,11 +7,11 @@ import logging
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from sluice.etl.landing._job import TableSpan
 from sluice.tidb import TiKVError, read_schema_version
 from sluice.tidb.tikv.meta import find_table_info, read_new_collations, read_schema_diff, string_key
 
 if TYPE_CHECKING:
+    from sluice.etl.landing._job import TableSpan
     from sluice.tidb import PDClient, TiKVClient
 
 log = logging.getLogger("sluice.land")

@@ -22,7 +22,7 @@ from sluice.etl.operate.overview import ArchivePart, Overview, overview
 from sluice.etl.operate.takeover_check import check_tidb_servers
 from sluice.etl.operate.time_zones import check_time_zones
 from sluice.etl.settings import Downstream, Settings
-from sluice.etl.spark.session import check_reachable
+from sluice.etl.spark.reachability import check_reachable
 from sluice.etl.upstream_clock import describe_skew
 from sluice.relay.url import local_folder
 from sluice.tidb import EtcdClient, PDClient, Registry, tso

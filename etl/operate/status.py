@@ -80,6 +80,7 @@ def status(settings: Settings) -> dict[str, Any]:
         "lag_ms": max(0, upstream_ms - tso.physical_ms(at)) if at else None,
         "topics": _topics(settings, relay),
         **orders(settings),
+        **verifications(relay),
         "restorable": asked.values.get("archive"),
         **_rules(settings, relay),
         "pumps": asked.values.get("upstream", []),
@@ -170,7 +171,7 @@ def _upstream_skew_ms(settings: Settings) -> float:
 
 
 def orders(settings: Settings) -> dict[str, Any]:
-    """Return what operators asked for, unfinished jobs and last verifications, as JSON values."""
+    """Return what operators asked for, and unfinished jobs, as JSON values."""
     relay = settings.open_relay()
     control, stop = relay.control(), relay.stopped()
     return {
@@ -181,7 +182,6 @@ def orders(settings: Settings) -> dict[str, Any]:
         "apply_until_ts": control.apply_until_ts,
         "overrides": list_overrides(settings),
         "jobs": [job.status().to_json() for job in Jobs.for_pipeline(relay).unfinished()],
-        **verifications(relay),
     }
 
 

@@ -26,7 +26,7 @@ from pyspark.errors import PySparkException
 
 from sluice.errors import Signal
 from sluice.etl.settings import Spark
-from sluice.etl.spark import session as spark_session
+from sluice.etl.spark import reachability
 from sluice.etl.spark._line import ALIVE, BATCH, CALL, END, FAILED, WorkerConnection
 from sluice.etl.spark._line_tls import CallerCertificate, TlsSocket
 from sluice.etl.spark.errors import SlowWorkerError, SparkError, parse_worker_error
@@ -224,7 +224,7 @@ class PersistentWorker:
         if self._jobs:
             self._jobs[-1].over.wait(_SHUTDOWN_TIMEOUT_S)
         self._cancel_stalled()
-        spark_session.check_reachable(self._server)  # pyspark tries for seconds
+        reachability.check_reachable(self._server)  # pyspark tries for seconds
         return _StartingWorker(self._spark, self._server, self._function, self._schemas)
 
     def _accept(self, starting: _StartingWorker, deadline: float) -> WorkerConnection | None:
@@ -240,7 +240,7 @@ class PersistentWorker:
                     if (line := starting.accept(min(max(left_s, 0.001), 0.1))) is not None:
                         return line
                 except TimeoutError:
-                    spark_session.check_reachable(self._server)
+                    reachability.check_reachable(self._server)
                 if left_s <= 0:
                     break
         except BaseException:

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from sluice.etl.settings import Spark
-from sluice.etl.spark import session as spark_session
+from sluice.etl.spark import reachability
 from sluice.etl.spark.error_translation import ErrorTranslator
 from sluice.etl.spark.errors import SlowWorkerError
 from sluice.etl.spark.job import TaskFrame, stream
@@ -83,7 +83,7 @@ class RemoteFunction:
             except SlowWorkerError:
                 self._fallback_until = time.monotonic() + _JOB_FALLBACK_S
                 raise
-            spark_session.check_reachable(self._server)
+            reachability.check_reachable(self._server)
             yield from stream(self._spark, self._frame.of(tasks), timeout_s, (label,))
 
     def warm_up(self) -> None:

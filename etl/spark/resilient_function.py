@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from sluice.errors import SluiceError, ours
 from sluice.etl.retry import RetryBackoff
+from sluice.etl.spark import reachability
 from sluice.etl.spark import session as spark_session
 from sluice.etl.spark.error_translation import ErrorTranslator
 from sluice.etl.spark.errors import (
@@ -178,7 +179,7 @@ class ResilientFunction:
     def _connected_at_once(
         self, timeout_s: float = _CONNECT_TIMEOUT_S
     ) -> tuple[Any, RemoteFunction]:
-        spark_session.check_reachable(self._place.server)
+        reachability.check_reachable(self._place.server)
         return self._connected(timeout_s)
 
     def _on_session_lost(self, function: RemoteFunction) -> None:
@@ -227,7 +228,7 @@ class ResilientFunction:
 
     def _is_reached(self) -> bool:
         try:
-            spark_session.check_reachable(self._place.server)
+            reachability.check_reachable(self._place.server)
         except SparkUnavailableError:
             return False
         return True

@@ -12,14 +12,12 @@ version of it has another session, as what a Python process has imported stays.
 from __future__ import annotations
 
 import contextlib
-import socket
 import time
 import uuid
 import warnings
 import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any
-from urllib.parse import urlsplit
 
 import grpc
 from pyspark.errors import PySparkException
@@ -64,11 +62,8 @@ _CHANNEL_OPTIONS = [
     ("grpc.min_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 2_000),
 ]
-_PORT = 15002
 _attached: weakref.WeakSet[SparkSession] = weakref.WeakSet()
 """The sessions of this process."""
-"""The port of a URL without one, as in pyspark."""
-_REACH_TIMEOUT_S = 3.0
 _MARK = "spark.sluice.attached"
 
 
@@ -147,22 +142,6 @@ def attach(
                 ) from error
         time.sleep(wait_s)
         wait_s = min(wait_s * 2, 2.0)
-
-
-def check_reachable(server: Spark) -> None:
-    """Check that the server takes connections, much sooner than `attach` gives up.
-
-    Raises SparkUnavailableError.
-    """
-    address = urlsplit(server.remote)
-    try:
-        socket.create_connection(
-            (address.hostname or "", address.port or _PORT), _REACH_TIMEOUT_S
-        ).close()
-    except OSError as error:
-        raise SparkUnavailableError(
-            f"no server takes connections at {server.remote}: {error}; is it running?"
-        ) from error
 
 
 def interrupt_all() -> None:

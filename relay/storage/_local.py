@@ -76,7 +76,7 @@ class LocalStorage:
         try:
             # Names alone: a Path for each of an hour's windows costs ten times as much.
             entries = os.listdir(self._root / path)  # noqa: PTH208
-            return sorted(name for name in entries if not name.startswith("."))
+            return sorted([name for name in entries if name[0] != "."])
         except FileNotFoundError:
             return []
 

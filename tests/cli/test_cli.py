@@ -10,7 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from sluice.bench.pages import write_archive
+from sluice.etl.history.retain.summaries import refresh_summaries
 from sluice.relay import RelayLog, WindowRecord
+from sluice.relay.archive import Archive
 from sluice.tidb import tso
 from tests.cli.typed import started, typed
 
@@ -81,13 +84,29 @@ def test_status_imports_only_what_it_shows(env, tmp_path):
         '[downstream]\nhost = "127.0.0.1"\nport = 1\n'
     )
     hi = tso.compose(1_790_000_000_000)
-    RelayLog.open(f"file://{tmp_path}/relay").commit(WindowRecord(0, hi, 7, "t", 1, 0, 0, 1))
+    relay = RelayLog.open(f"file://{tmp_path}/relay")
+    relay.commit(WindowRecord(0, hi, 7, "t", 1, 0, 0, 1))
+    archive = Archive.open(f"file://{tmp_path}/relay/archive")
+    write_archive(archive, end=hi, hours=5, tables=2)
+    refresh_summaries(relay, archive)
     of_pipeline = imported_by("status", "--config", str(config), env=env, cwd=tmp_path)
     asked = {"sluice.etl.operate.status", "sluice.tidb.etcd", "sluice.etl.downstream.mysql"}
     assert asked <= of_pipeline
     assert not NOT_FOR_STATUS & of_pipeline
     own = {name for name in of_pipeline if name.startswith("sluice")}
     assert len(own) <= 230, sorted(own)  # twice as many with what plans and writes
+
+
+@pytest.mark.slow
+def test_doctor_loads_neither_pyspark_nor_pandas_which_take_two_seconds(env, tmp_path):
+    config = tmp_path / "sluice.toml"
+    config.write_text(
+        f'[upstream]\npd-urls = "http://127.0.0.1:1"\n[relay]\nurl = "file://{tmp_path}/relay"\n'
+        '[downstream]\nhost = "127.0.0.1"\nport = 1\n'
+    )
+    of_doctor = imported_by("doctor", "--config", str(config), env=env, cwd=tmp_path)
+    assert "sluice.etl.operate.doctor" in of_doctor
+    assert not {"pandas", "pyspark"} & of_doctor
 
 
 def test_help_of_the_demo_waits_for_no_spark(env, tmp_path):

@@ -69,6 +69,21 @@ class Complete(JsonDocument):
     begun: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Plain(JsonDocument):
+    """Fields of numbers, text and literals alone."""
+
+    name: str
+    rows: int
+    share: float = 0.0
+    how: Literal["rows", "tables"] = "rows"
+
+
+@dataclass(frozen=True, slots=True)
+class Counted(JsonDocument):
+    counts: Mapping[int, int]
+
+
 _PATHS = st.text("abc/", min_size=1).map(Path)
 _INTS = st.integers(0, 1 << 64)
 
@@ -136,6 +151,34 @@ def test_a_field_with_a_default_may_be_missing_but_in_a_complete_document() -> N
         Complete.from_json({"why": "x"})
     with pytest.raises(ValueError, match="required field missing: made, open"):
         OpenJobs.from_bytes(b"{}")
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {"name": "a", "rows": 1, "share": 0.5, "how": "rows"},
+        {"how": "rows", "share": 1, "rows": 1, "name": "a"},  # another order, an int for a float
+    ],
+)
+def test_fields_of_plain_values_are_checked_in_any_order(document: dict[str, Any]) -> None:
+    assert Plain.from_json(document) == Plain("a", 1, document["share"], "rows")
+    for name, wrong in [("rows", True), ("share", "1"), ("how", "columns"), ("name", None)]:
+        with pytest.raises(ValueError, match=rf"@ \$\.{name}"):
+            Plain.from_json(document | {name: wrong})
+    with pytest.raises(ValueError, match="extra fields found"):
+        Plain.from_json(document | {"newer": 1})
+    with pytest.raises(ValueError, match="rows"):
+        Plain.from_json({name: value for name, value in document.items() if name != "rows"})
+
+
+def test_counts_by_number_are_counts() -> None:
+    assert Plain.from_json({"name": "a", "rows": 1}) == Plain("a", 1)
+    assert Counted.from_json({"counts": {"7": 1, "8": 2}}) == Counted({7: 1, 8: 2})
+    for wrong in (True, 1.0, "1", None):
+        with pytest.raises(ValueError, match="expected int"):
+            Counted.from_json({"counts": {"7": 1, "8": wrong}})
+    with pytest.raises(ValueError, match="x"):
+        Counted.from_json({"counts": {"x": 1}})
 
 
 def test_a_newer_format_is_refused_before_its_fields_are_looked_at() -> None:

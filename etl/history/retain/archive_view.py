@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -16,7 +16,7 @@ from sluice.etl.history.retain.table_events import TableEvent
 from sluice.etl.settings import Settings
 from sluice.relay import RelayError
 from sluice.relay.archive import Archive, Pins
-from sluice.tidb.table_name import TableName, full_name
+from sluice.tidb.table_name import full_name
 
 __all__ = ["ArchiveView"]
 
@@ -45,20 +45,26 @@ class ArchiveView:
         return cls(settings, archive, contents, tuple(snapshots), tuple(faults), facts)
 
     @cached_property
-    def changed(self) -> Mapping[int, tuple[int, str, int]]:
-        """Return the tables with changes in the chain, by id: how many, and the last day of some.
+    def last_changed(self) -> Mapping[int, tuple[str, int]]:
+        """Return the last day with changes of each table in the chain, by id, and its end (TSO).
 
-        The last value is where that day ends (TSO). Raises RelayCorruptError, OSError.
+        Raises RelayCorruptError, OSError.
         """
-        after = min((segment.lo for segment in self.contents.unbroken), default=0)
-        found: dict[int, tuple[int, str, int]] = {}
-        for day in self.contents.days:
-            if day.segments[-1].lo < after:
-                continue
-            for table_id, count in _changes(self.archive, day, after).items():
-                before = found[table_id][0] if table_id in found else 0
-                found[table_id] = before + count, day.day, day.segments[-1].hi
+        found: dict[int, tuple[str, int]] = {}
+        for day, changes in self._changes:
+            found.update(dict.fromkeys(changes, (day.day, day.segments[-1].hi)))
         return found
+
+    def change_count(self, table_id: int) -> int:
+        """Return how many changes of a table are in the chain. Raises as `last_changed`."""
+        return sum(changes.get(table_id, 0) for _, changes in self._changes)
+
+    @cached_property
+    def _changes(self) -> Sequence[tuple[DaySummary, Mapping[int, int]]]:
+        """Return the days of the chain behind the last hole, each with its changes by table id."""
+        after = min((segment.lo for segment in self.contents.unbroken), default=0)
+        days = (day for day in self.contents.days if day.segments[-1].lo >= after)
+        return [(day, _changes(self.archive, day, after)) for day in days]
 
     @cached_property
     def names(self) -> Mapping[int, str]:
@@ -71,7 +77,7 @@ class ArchiveView:
             found.update(snapshot.tables)
         turns = self.facts.turns if self.facts is not None else ()
         found.update({turn.table_id: turn.name for turn in turns if turn.name})
-        others = {i: day for i, (_, day, _) in self.changed.items() if i not in found}
+        others = {i: day for i, (day, _) in self.last_changed.items() if i not in found}
         return found | _changed_names(self.archive, others)
 
     @property
@@ -86,18 +92,15 @@ class ArchiveView:
         facts = self.facts
         if facts is None:
             return None
-        filters = self.settings.rules.filters
         later, through = self._later_events(facts.hi)
         evidence = ExistenceEvidence(
-            changed={i: end for i, (_, _, end) in self.changed.items()},
+            changed={i: end for i, (_, end) in self.last_changed.items()},
             held=[(one.ts, frozenset(one.tables)) for one in self.snapshots if one.ts <= through],
             later=later,
             names=self.names,
             is_whole=self.is_whole,
         )
-        return ArchivePromise(
-            facts, evidence, lambda name: filters.wants_table(*TableName.parse(name))
-        )
+        return ArchivePromise(facts, evidence, self.settings.rules.filters.wants_table)
 
     def _later_events(self, since: int) -> tuple[tuple[TableEvent, ...], int]:
         """Return the table events of what is landed behind the chain, and through when (TSO).
@@ -132,8 +135,10 @@ def _changes(archive: Archive, day: DaySummary, after: int) -> Mapping[int, int]
 
 def _changed_names(archive: Archive, where: Mapping[int, str]) -> dict[int, str]:
     """Return the names of tables that were changed on some day, by id."""
+    if not where:
+        return {}
     found: dict[int, str] = {}
-    log = archive.log
+    log = archive.log  # loads Arrow, which the usual status of an archive needn't
     for day in sorted(set(where.values()), reverse=True):
         left = {table_id for table_id, last in where.items() if last == day}
         for segment in reversed(archive.catalogue.load(day).segments):

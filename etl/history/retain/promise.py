@@ -63,9 +63,9 @@ class ArchivePromise:
         self,
         facts: ArchiveInventory,
         evidence: ExistenceEvidence,
-        wanted: Callable[[str], bool] = lambda name: True,
+        wanted: Callable[[str, str], bool] = lambda schema, table: True,
     ) -> None:
-        """Take what is known; `wanted`: whether a table (``schema.table``) counts."""
+        """Take what is known; `wanted`: whether a table (schema, table) counts."""
         self._facts = facts
         self._evidence = evidence
         self._is_wanted: dict[str, bool] = {}
@@ -202,7 +202,9 @@ class ArchivePromise:
     def _wanted(self, name: str) -> bool:
         found = self._is_wanted.get(name)
         if found is None:
-            found = self._is_wanted[name] = not _is_of_system(name) and self._wants(name)
+            schema, table = TableName.parse(name)
+            is_of_system = folded(schema) in SYSTEM_SCHEMAS
+            found = self._is_wanted[name] = not is_of_system and self._wants(schema, table)
         return found
 
 

@@ -206,7 +206,7 @@ def _unknown_tables(view: ArchiveView) -> tuple[UnknownTable, ...]:
     start, lacking = view.promise.lacking_at(view.facts.hi)
     found = []
     for table_id, name in sorted(lacking.items(), key=lambda item: item[1]):
-        changes = view.changed[table_id][0] if table_id in view.changed else 0
+        changes = view.change_count(table_id)
         found.append(UnknownTable(table_id, name, changes, _why_unknown(view, start, table_id)))
     return tuple(found)
 

@@ -23,7 +23,7 @@ from sluice.etl.settings import Downstream, Kafka, Settings
 from sluice.etl.settings.sluice_toml import RULE_SECTIONS, known_sections
 from sluice.etl.spark.errors import SparkUnavailableError
 from sluice.etl.spark.job_calls import JobCalls
-from sluice.etl.spark.session import check_reachable
+from sluice.etl.spark.reachability import check_reachable
 from sluice.etl.spark.session_target import BATCH, SessionTarget
 from sluice.etl.spark.version_check import VersionChecked, is_other_sluice
 from sluice.tidb import NodeStatus, PDClient

@@ -14,7 +14,7 @@ import pytest
 
 from sluice.etl.settings import Spark
 from sluice.etl.spark import persistent_worker as standing
-from sluice.etl.spark import remote_function, session
+from sluice.etl.spark import reachability, remote_function, session
 from sluice.etl.spark import resilient_function as kept
 from sluice.etl.spark.errors import SparkError
 from sluice.etl.spark.persistent_worker_task import ServeCalls
@@ -68,7 +68,7 @@ def busy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[ResilientF
     Job.all = []
     monkeypatch.setattr(standing, "_WorkerJob", Job)
     monkeypatch.setattr(kept, "_CORE_TIMEOUT_S", 0.05)
-    monkeypatch.setattr(session, "check_reachable", lambda _: None)
+    monkeypatch.setattr(reachability, "check_reachable", lambda _: None)
     monkeypatch.setattr(session, "connect", lambda *_: object())
     monkeypatch.setattr(session, "close", lambda _: None)
     answer = pa.record_batch([pa.array(["a job"])], schema=TEXTS)

@@ -42,7 +42,7 @@ class Slow:
 def called(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[ResilientFunction]:
     """Its jobs answer, its standing workers don't; Spark itself isn't there."""
     monkeypatch.setattr(function, "PersistentWorker", Slow)
-    monkeypatch.setattr(function.spark_session, "check_reachable", lambda _: None)
+    monkeypatch.setattr(function.reachability, "check_reachable", lambda _: None)
     monkeypatch.setattr(
         function,
         "TaskFrame",

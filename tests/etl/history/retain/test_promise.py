@@ -71,7 +71,7 @@ def test_a_table_of_which_nothing_is_known_when_it_is_recovered_is_lost():
 def test_tables_that_the_settings_leave_out_do_not_count():
     changed = ExistenceEvidence(changed={9: 20}, names={9: "s.left"})
     promise = ArchivePromise(
-        ArchiveInventory(1, 20, (A3,), ()), changed, lambda name: name != "s.left"
+        ArchiveInventory(1, 20, (A3,), ()), changed, lambda _, table: table != "left"
     )
     assert promise.ranges() == (PromisedRange(3, 20),)
 
