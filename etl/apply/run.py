@@ -32,6 +32,7 @@ from sluice.etl.apply._counters import ApplyCounters
 from sluice.etl.apply._drainer_takeover import advance_past_executed_ddl
 from sluice.etl.apply._metrics import ApplyProgressLog, ApplySummary, BatchReport, report_of
 from sluice.etl.apply._other_sessions import OtherSessionWatcher
+from sluice.etl.apply._postponed_commits import PostponedCommits
 from sluice.etl.apply._prefetch import BatchPrefetcher, Prepare
 from sluice.etl.apply.prepare_windows import SparkPreparer
 from sluice.etl.changes.planning import PrepareOptions
@@ -122,6 +123,7 @@ def prepare_options(settings: Settings) -> PrepareOptions:
         settings.routes,
         settings.ignored_ts,
         message_format=settings.message_format,
+        channel=settings.downstream.channel,
     )
 
 
@@ -185,6 +187,7 @@ class _ApplyLoop:
             if isinstance(target := settings.target, Downstream)
             else None
         )
+        self._postponed = PostponedCommits.from_settings(settings, limits.until_ts)
         self._adaptive_limits = AdaptiveLimits(settings.apply)
         self._summary = summary
         self._backoff = RetryBackoff(log, "applying")
@@ -230,6 +233,7 @@ class _ApplyLoop:
     def _apply(self) -> None:
         """Apply from the checkpoint until the run is over."""
         self._prefetcher = self._batch = None
+        self._postponed.start()
         target, cluster_id = self._settings.target, self._first_window.cluster_id
         require_bootstrap_done(
             self._relay,
@@ -244,6 +248,7 @@ class _ApplyLoop:
         )
         for item in self._prefetcher.items(self._is_over_for_owner):
             if isinstance(item, AlignedChunk):
+                self._commit_postponed()
                 self._apply_chunk(item, self._prefetcher)
                 continue
             self._batch = item
@@ -276,13 +281,26 @@ class _ApplyLoop:
         return start
 
     def _write(self, batch: WindowBatch) -> None:
+        steps = self._postponed.take(batch, batch.steps(self._limits.stop), self._relay)
+        if steps is None:
+            self._counters.count_returned(self._postponed.returned)
+            return
+        self._write_steps(batch, steps)
+        self._postponed.written()
+
+    def _commit_postponed(self) -> None:
+        """Take the checkpoint to where an aligned chunk expects it."""
+        if (waiting := self._postponed.release()) is not None:
+            self._write_steps(waiting.batch, iter([waiting.step]))
+
+    def _write_steps(self, batch: WindowBatch, steps: Iterator[Step]) -> None:
         def confirm(step: Step, *, begun: bool = False) -> None:
             batch.confirm(step, begun=begun)
             _overrides.record_begun(self._relay, batch, step)
 
         idle_s, began = batch.idle_s, time.perf_counter()
         written = self._sink.run(
-            self._counters.count_steps(self._with_ownership_check(batch.steps(self._limits.stop))),
+            self._counters.count_steps(self._with_ownership_check(steps)),
             confirm,
         )
         busy_s = time.perf_counter() - began - (batch.idle_s - idle_s)

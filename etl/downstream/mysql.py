@@ -24,6 +24,7 @@ from sluice.etl.changes.dialect import Dialect, UnknownServerError
 from sluice.etl.changes.formats.layout import LoadLayout
 from sluice.etl.changes.formats.load_statements import replace_statements
 from sluice.etl.changes.formats.sql_text import double_backslashes, fill_placeholders
+from sluice.etl.changes.mark_table import mark_statement
 from sluice.etl.downstream import _session_setup
 from sluice.etl.downstream._connection import (
     DownstreamConnection,
@@ -31,6 +32,7 @@ from sluice.etl.downstream._connection import (
     LoadOutcome,
     downstream_error,
 )
+from sluice.etl.downstream._loopback_marks import prepare_marks
 from sluice.etl.downstream._pipelining import (
     MIN_PACKET_BYTES,
     LoadRejected,
@@ -96,6 +98,8 @@ class MySQLSession:
         """The server's number of the session that was connected last."""
         self.round_trip_s = 0.0
         """Duration of this session's fastest answer to a statement; 0 before the first."""
+        self._has_written = False
+        """Whether a statement that writes was sent since the last commit."""
 
     @property
     def address(self) -> str:
@@ -139,6 +143,7 @@ class MySQLSession:
         or the user's rights don't suffice for writing.
         """
         self.close()
+        self._has_written = False
         settings = self._settings
         try:
             connection = DownstreamConnection(
@@ -178,6 +183,9 @@ class MySQLSession:
             check_rights(self.query, own, self.address, process=not self._dialect.is_tidb)
             self._check_session(token)
             self.commit()
+            if settings.channel is not None:
+                tidb = self._dialect.is_tidb
+                prepare_marks(self.query, settings.channel, self.address, is_tidb=tidb)
         except UnknownServerError as error:
             self.close()
             raise DownstreamError(
@@ -227,12 +235,20 @@ class MySQLSession:
         self.query("START TRANSACTION")
 
     def commit(self) -> None:
-        """Commit. After an error the outcome is unknown: only the checkpoint row shows it."""
+        """Commit. After an error the outcome is unknown: only the checkpoint row shows it.
+
+        With loopback control what was written is marked first.
+        """
+        if self._has_written and self._settings.channel is not None:
+            # Last, so that other sessions of the channel hardly wait for the row.
+            self.query(mark_statement(self._settings.channel, self.number))
         self.query("COMMIT")
+        self._has_written = False
 
     def rollback(self) -> None:
         """Roll back."""
         self.query("ROLLBACK")
+        self._has_written = False
 
     def query(
         self, statement: str | bytes, args: Sequence[object] | None = None
@@ -254,9 +270,13 @@ class MySQLSession:
 
     def execute(self, statement: str | bytes) -> int:
         """Run one statement that writes, return the number of affected rows."""
+        self._begin_write()
+        return self._run(statement, None)[0]
+
+    def _begin_write(self) -> None:
         if self.before_write is not None:
             self.before_write()
-        return self._run(statement, None)[0]
+        self._has_written = True
 
     def warnings(self) -> list[tuple[str, int, str]]:
         """Return (level, code, message) of the last statement's warnings."""
@@ -282,8 +302,7 @@ class MySQLSession:
             finally:
                 with contextlib.suppress(DownstreamError):  # a lost connection has no mode any more
                     self.query(f"SET SESSION sql_mode='{_session_setup.STRICT_SQL_MODE}'")
-        if self.before_write is not None:
-            self.before_write()
+        self._begin_write()
         connection = self._open()
         if not self.dialect.supports_transactional_load:
             if also:
@@ -318,8 +337,7 @@ class MySQLSession:
         same. Raises DownstreamError if the connection is lost; then nothing is pipelined for a
         while, see PipeliningState.
         """
-        if self.before_write is not None:
-            self.before_write()
+        self._begin_write()
         connection = self._open()
         sent = [pipelined_statement(connection, each) for each in orders]
         return [

@@ -54,7 +54,8 @@ _SYNCER_KEYS: dict[str, str | tuple[str, str]] = {
     "worker-count": ("apply", "worker-count"),
     "sql-mode": "statements run as TiDB ran them, in a session of Sluice's own",
     "txn-batch": "a downstream transaction holds whole upstream transactions, see [apply] max-rows",
-    "channel-id": "loopback-control is not offered",
+    "loopback-control": ("downstream", "loopback-control"),
+    "channel-id": ("downstream", "channel-id"),
     "load-schema-snapshot": "the schema comes from TiDB's DDL jobs",
     "safe-mode": "it is switched on by itself where it is needed, and only there",
     "case-sensitive": "names never differ by case alone, as in TiDB",
@@ -166,7 +167,6 @@ class _DrainerTomlReader:
                 "db-type",
                 "dest-db-type",
                 "sync-ddl",
-                "loopback-control",
                 "binlog-filter-rule",
                 "table-migrate-rule",
             },
@@ -185,7 +185,9 @@ class _DrainerTomlReader:
             if section != kind and self._found.document.pop(section, None):
                 self._warn(f"[syncer.to] has keys of a {section} downstream: db-type is {kind}")
         if kind != "mysql":
-            self._found.document["downstream"] = {"type": kind}
+            there = self._found.document["downstream"]
+            kept = ("type", "loopback-control", "channel-id")
+            self._found.document["downstream"] = {key: there[key] for key in kept if key in there}
         return self._found
 
     def _error(self, text: str) -> DrainerSettingsError:
@@ -340,11 +342,6 @@ class _DrainerTomlReader:
             )
 
     def _filter(self, syncer: Document) -> None:
-        if syncer.get("loopback-control"):
-            raise self._error(
-                "[syncer] loopback-control: Sluice doesn't mark what it writes; two clusters that"
-                " replicate each other would loop"
-            )
         rules = {
             name: dict(rule)
             for name, rule in self._table(
@@ -371,10 +368,7 @@ class _DrainerTomlReader:
                 )
             migrate.append({key: value for key, value in rule.items() if key != "target"})
         if syncer.get("sync-ddl") is False:
-            rules["no-ddl"] = {"ignore-event": ["all ddl"]}
-            migrate.append(
-                {"source": {"schema": "*", "table": "*"}, "binlog-filter-rule": ["no-ddl"]}
-            )
+            self._set("filter", "sync-ddl", value=False)
         if rules:
             self._set("filter", "binlog-filter-rule", rules)
         if migrate:

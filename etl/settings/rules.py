@@ -71,6 +71,7 @@ FILTER_KEYS = (
     "binlog-filter-rule",
     "table-migrate-rule",
     "case-sensitive",
+    "sync-ddl",
 )
 _EVENTS = (*ROW_EVENTS, *DDL_EVENTS, *GROUP_EVENTS)
 _ROUTE_KEYS = ("schema-pattern", "table-pattern", "target-schema", "target-table")
@@ -241,6 +242,8 @@ def _event_rules(raw: Mapping[str, Any]) -> tuple[EventRule, ...]:
                 f"[filter.binlog-filter-rule.{name}] for {names.schema}.{names.table}",
             )
             rules.append(EventRule(label, frozenset(events), tuple(statements)))
+    if not _typed(raw, "sync-ddl", bool, default=True):
+        rules.append(EventRule(NameRule("*", "*", "[filter] sync-ddl"), frozenset({"all ddl"})))
     return tuple(rules)
 
 

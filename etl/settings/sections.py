@@ -242,6 +242,19 @@ class Downstream:
     """``mysql`` (anything that speaks its protocol), ``file`` (see section ``[file]``) or ``kafka``
     (see ``[kafka]``).
     """
+    loopback_control: bool = False
+    """Whether another pipeline, or a Drainer, replicates this downstream back to the upstream.
+
+    Then what is written is marked in `retl._drainer_repl_mark`, and marked transactions of the
+    upstream are left out.
+    """
+    channel_id: int = 0
+    """The channel of the marks, the same in both directions."""
+
+    @property
+    def channel(self) -> int | None:
+        """Return the channel of the marks, None without loopback control."""
+        return self.channel_id if self.loopback_control else None
 
     def ssl_context(self) -> ssl.SSLContext | None:
         """Return the TLS context, None if no setting asks for TLS.

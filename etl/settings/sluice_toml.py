@@ -19,6 +19,7 @@ import typing
 from collections.abc import Mapping
 from pathlib import Path
 
+from sluice.etl.changes.mark_table import MARK_SCHEMA
 from sluice.etl.settings.database_connection import with_addresses
 from sluice.etl.settings.drainer_toml import DrainerSettingsError, read_drainer
 from sluice.etl.settings.errors import SettingsError
@@ -182,7 +183,9 @@ def _rules(name: str, document: Mapping[str, object], downstream: Downstream) ->
     raw = document.get("filter", {})
     if not isinstance(raw, Mapping):
         raise SettingsError(f"{name}: [filter] must be a table")
-    own = (downstream.checkpoint_schema, downstream.recycle_schema)
+    own = [downstream.checkpoint_schema, downstream.recycle_schema]
+    if downstream.loopback_control:
+        own.append(MARK_SCHEMA)
     try:
         filters, ignored_ts = parse_filter(raw, own)
         return {

@@ -72,6 +72,7 @@ class ChangeSetBuilder:
         self._excluded: list[int] = []
         self._warnings: list[str] = []
         self._counts: dict[str, tuple[int, int, int]] = {}
+        self._returned = 0
         self._uncommitted = (0, 0)
         """Rows and changes of steps that no commit step followed yet."""
 
@@ -81,6 +82,10 @@ class ChangeSetBuilder:
         if changes.num_rows:
             self._pieces.append(changes)
             self._loose |= self._schemas.dropping
+
+    def count_returned(self, start_ts: np.ndarray) -> None:
+        """Count transactions that came from downstream with the next commit step."""
+        self._returned += len(start_ts)
 
     def warn(self, text: str) -> None:
         """Add a warning to the next commit step."""
@@ -191,6 +196,7 @@ class ChangeSetBuilder:
             )
             self._counts = _added(detail.counts, self._counts)
             self._warnings = [*detail.warnings, *self._warnings]
+            self._returned += detail.returned
         self._loose = set()
 
     def _split(self) -> list[pa.Table]:
@@ -230,8 +236,9 @@ class ChangeSetBuilder:
             tuple(self._warnings),
             self._counts,
             rows_through=rows_through,
+            returned=self._returned,
         )
-        self._warnings, self._counts = [], {}
+        self._warnings, self._counts, self._returned = [], {}, 0
         yield Step(detail, commit_ts - 1 if rows_through else commit_ts, rows=rows, changes=changes)
         self._timings.clear()
 

@@ -41,6 +41,8 @@ class PrepareOptions:
     """Ids of tables of which no row changes go downstream; DDL about them does."""
     message_format: MessageFormat = field(default_factory=MessageFormat)
     """The format in which `kafka_messages` writes."""
+    channel: int | None = None
+    """The channel whose marked transactions are left out; None: no marks are looked for."""
 
 
 @dataclass(frozen=True, slots=True)

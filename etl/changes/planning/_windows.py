@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from sluice.etl.changes.planning._change_set_builder import ChangeSetBuilder
+from sluice.etl.changes.planning._marked_transactions import find_marked
 from sluice.etl.changes.planning._partition_moves import PartitionMove
 from sluice.etl.changes.planning._payloads import BatchPayload, PrepareOptions
 from sluice.etl.changes.planning._schema_cursor import SchemaCursor
@@ -48,6 +49,7 @@ class _WindowPreparation:
         self._relay_url = relay_url
         self._batch = batch
         self._ignored = options.ignored_ts
+        self._channel = options.channel
         self._timings = StageTimings()
         self._schemas = SchemaCursor(options)
         self._builder = ChangeSetBuilder(self._schemas, options, batch, self._timings)
@@ -95,7 +97,27 @@ class _WindowPreparation:
         changes = read_parts(self._relay_url, self._batch.windows[number].parts)
         self._timings.read += time.perf_counter() - started
         is_last = number == len(self._batch.windows) - 1
-        return changes.slice(0, self._batch.rows) if is_last else changes
+        rows = self._batch.rows if is_last else None
+        if self._channel is not None:
+            return self._without_marked(number, changes, self._channel, rows)
+        return changes.slice(0, rows)
+
+    def _without_marked(
+        self, number: int, changes: pa.Table, channel: int, rows: int | None
+    ) -> pa.Table:
+        """Return the first `rows` of a window's changes without those that came from downstream."""
+        window = self._batch.windows[number]
+        marked = find_marked(changes, window.schema, channel)
+        changes = changes.slice(0, rows)
+        if marked is None:
+            return changes
+        left_out = marked.left_out[: changes.num_rows]
+        commit_ts = changes["commit_ts"].to_numpy()
+        here = left_out & (commit_ts > self._done) & (commit_ts <= window.hi)
+        self._builder.count_returned(
+            np.intersect1d(changes["start_ts"].to_numpy()[here], marked.start_ts)
+        )
+        return changes.filter(pa.array(~left_out))
 
     def _add(self, changes: pa.Table, through: int) -> None:
         if through > self._done:

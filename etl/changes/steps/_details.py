@@ -284,6 +284,8 @@ class CommitDetail(StepDetail):
 
     DDL of the same timestamp follows.
     """
+    returned: int = 0
+    """Transactions that were left out because they came from downstream."""
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Self:

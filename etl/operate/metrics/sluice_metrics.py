@@ -275,6 +275,13 @@ COUNTED = (
         "counter",
     ),
     MetricFamily(
+        "sluice_returned_transactions",
+        "transactions left out because loopback control shows that they came from downstream",
+        (),
+        _count("apply", "returned"),
+        "counter",
+    ),
+    MetricFamily(
         "sluice_jobs_without_binlog",
         "DDL jobs that show rows that came without a binlog",
         (),

@@ -143,7 +143,6 @@ def test_an_encrypted_password_is_an_error_that_says_what_to_do(tmp_path: Path) 
         ("[syncer.to.security]\nca = 'x'", "unknown key [syncer.to.security] ca"),
         ("[syncer.relay]\ndir = 'x'", "unknown key [syncer.relay] dir"),
         ("[syncer]\ndb-type = 'oracle'", "db-type = 'oracle'"),
-        ("[syncer]\nloopback-control = true", "loopback-control"),
         ("[syncer.to]\nsync-mode = 2", "sync-mode = 2"),
         (
             "[syncer.to]\nhost = 'a'\n[syncer.to.checkpoint]\ntype = 'mysql'\nhost = 'b'",
@@ -172,6 +171,18 @@ def test_a_mistake_in_a_rule_of_the_file_is_told_with_the_rule(tmp_path: Path) -
         load_settings(tmp_path / "sluice.toml")
 
 
+@pytest.mark.parametrize("kind", ["mysql", "kafka"])
+def test_loopback_control_is_taken_over(tmp_path: Path, kind: str) -> None:
+    text = f'[syncer]\ndb-type = "{kind}"\nloopback-control = true\nchannel-id = 7\n'
+    found = read_drainer(written(tmp_path, text))
+    assert found.warnings == []
+    assert found.document["downstream"] == {
+        "type": kind,
+        "loopback-control": True,
+        "channel-id": 7,
+    }
+
+
 def test_files_and_kafka_are_taken_over_with_their_savepoint(tmp_path: Path) -> None:
     document = read_drainer(
         written(
@@ -182,7 +193,7 @@ def test_files_and_kafka_are_taken_over_with_their_savepoint(tmp_path: Path) -> 
     ).document
     assert document["file"] == {"dir": "/d", "retention-days": 7, "savepoint": "/d/savepoint"}
     assert document["downstream"] == {"type": "file"}
-    assert document["filter"]["binlog-filter-rule"] == {"no-ddl": {"ignore-event": ["all ddl"]}}
+    assert document["filter"] == {"sync-ddl": False}
     document = read_drainer(
         written(
             tmp_path,

@@ -41,6 +41,8 @@ SAMPLES: dict[str, object] = {
     "[syncer] binlog-filter-rule": {"r": {"ignore-event": ["all ddl"]}},
     "[syncer] table-migrate-rule": [{"source": {"schema": "a"}, "binlog-filter-rule": []}],
     "[syncer] sync-ddl": False,
+    "[syncer] loopback-control": True,
+    "[syncer] channel-id": 7,
     "[syncer] db-type": "oracle",
     "[syncer] dest-db-type": "oracle",
     "[syncer.to] sync-mode": 2,

@@ -1,0 +1,199 @@
+"""Loopback control: what is written downstream has Drainer's mark, and what has the mark upstream
+came from there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from sluice.etl.apply import ApplySummary, run_apply
+from sluice.etl.apply.run import ApplyError
+from sluice.etl.downstream import MySQLSession
+from sluice.etl.settings import Apply, Relay, Settings, Upstream, load_settings
+from sluice.relay import DELETE, INSERT, UPDATE
+from sluice.relay.measures import CounterStore
+from sluice.tidb.rows import encode_delete, encode_insert, encode_update
+from sluice.tidb.schema import Schema, Table
+from tests.etl.mariadb_fixture import MariaDBServer
+from tests.etl.preparing import local_preparer
+from tests.etl.story import ITEM, Story, table, with_item
+
+MARKS = replace(
+    table(
+        90,
+        "_drainer_repl_mark",
+        "id bigint not null",
+        "channel_id bigint not null",
+        "val bigint",
+        "channel_info varchar(64)",
+        primary="id,channel_id",
+    ),
+    schema_name="retl",
+    schema_id=9,
+)
+MARK = {"id": 3, "channel_id": 7, "val": 1, "channel_info": ""}
+
+
+def two_way(story: Story, channel: int = 7, mode: str = "atomic") -> Settings:
+    """Settings as a file with loopback control gives them."""
+    path = Path(story.url.removeprefix("file://")).with_name("two-way.toml")
+    to = story.server.downstream
+    path.write_text(
+        f'[upstream]\npd-urls = "unused"\n[relay]\nurl = "{story.url}"\n[downstream]\n'
+        f'host = "{to.host}"\nport = {to.port}\nuser = "{to.user}"\n'
+        f'loopback-control = true\nchannel-id = {channel}\n[apply]\nmode = "{mode}"\n'
+    )
+    return load_settings(path)
+
+
+def apply(story: Story, settings: Settings) -> ApplySummary:
+    return run_apply(
+        settings, until_ts=story.now, run_seconds=240, prepare=local_preparer(settings)
+    )
+
+
+def marked_story(server: MariaDBServer, folder: Path) -> Story:
+    """A story of ITEM and of the mark table, as TiDB's binlogs have it."""
+    story = with_item(server, folder)
+    story.statement(
+        1,
+        "CREATE DATABASE `retl`",
+        schemas={9: Schema(9, "retl", "utf8mb4", "utf8mb4_bin")},
+        schema="retl",
+    )
+    story.statement(3, "CREATE TABLE `_drainer_repl_mark` (...)", MARKS, schema="retl")
+    return story
+
+
+def item(number: int, value: int = 0) -> tuple[Table, int, bytes]:
+    return ITEM, INSERT, encode_insert(ITEM, {"id": number, "v": value})
+
+
+def mark(kind: int, channel: int = 7) -> tuple[Table, int, bytes]:
+    row = MARK | {"channel_id": channel}
+    if kind == UPDATE:
+        return MARKS, kind, encode_update(MARKS, row, row | {"val": 2})
+    return MARKS, kind, (encode_insert if kind == INSERT else encode_delete)(MARKS, row)
+
+
+@pytest.mark.parametrize("kind", [INSERT, UPDATE, DELETE])
+def test_a_transaction_with_the_channels_mark_is_left_out_and_counted(
+    mariadb: MariaDBServer, tmp_path: Path, kind: int
+) -> None:
+    story = marked_story(mariadb, tmp_path)
+    story.changes(mark(kind), item(2), item(3))
+    story.changes(item(4))
+    story.changes(item(5), mark(kind))  # wherever the mark is in it
+    settings = two_way(story)
+    apply(story, settings)
+    assert story.rows("item") == [(1, 1), (4, 0)]
+    counts = CounterStore(settings.open_relay(), settings.downstream_name).totals().apply
+    assert counts.counts["returned"] == 2
+
+
+def test_the_rows_of_marks_and_their_database_never_go_downstream(
+    mariadb: MariaDBServer, tmp_path: Path
+) -> None:
+    story = marked_story(mariadb, tmp_path)
+    story.changes(mark(INSERT, channel=8))  # a Drainer's of another pair, at its start
+    apply(story, two_way(story))
+    with mariadb.connect() as connection, connection.cursor() as cursor:
+        cursor.execute("SELECT DISTINCT channel_id FROM retl._drainer_repl_mark")
+        assert cursor.fetchall() == ((7,),)  # this pipeline's own
+
+
+def test_rows_with_another_channels_mark_stop_by_name(
+    mariadb: MariaDBServer, tmp_path: Path
+) -> None:
+    story = marked_story(mariadb, tmp_path)
+    story.changes(mark(UPDATE, channel=8), item(2))
+    with pytest.raises(ApplyError, match=r"mark of channel 8 in retl\._drainer_repl_mark.* is 7"):
+        apply(story, two_way(story))
+
+
+def test_without_loopback_control_marks_are_rows_like_others(
+    mariadb: MariaDBServer, tmp_path: Path
+) -> None:
+    story = with_item(mariadb, tmp_path)
+    marks = replace(MARKS, schema_name="d", schema_id=1)
+    story.create(
+        marks,
+        "CREATE TABLE `_drainer_repl_mark` (`id` bigint, `channel_id` bigint, `val` bigint,"
+        " `channel_info` varchar(64), PRIMARY KEY (`id`, `channel_id`))",
+    )
+    story.changes((marks, INSERT, encode_insert(marks, MARK)), item(2))
+    story.apply()
+    assert (story.rows("item"), len(story.rows("_drainer_repl_mark"))) == ([(1, 1), (2, 0)], 1)
+
+
+@pytest.mark.parametrize("mode", ["atomic", "parallel"])
+def test_every_transaction_that_writes_rows_is_marked(
+    mariadb: MariaDBServer, tmp_path: Path, mode: str
+) -> None:
+    story = with_item(mariadb, tmp_path)
+    settings = two_way(story, mode=mode)
+    assert settings.apply == Apply(mode=mode)
+    apply(story, settings)
+    before = marks_of(mariadb)
+    assert before > 0
+    for number in range(2, 5):
+        story.changes(item(number))
+        apply(story, settings)
+    assert marks_of(mariadb) >= before + 3
+
+
+def marks_of(server: MariaDBServer) -> int:
+    """Marks that were written by channel 7."""
+    with server.connect() as connection, connection.cursor() as cursor:
+        cursor.execute("SELECT SUM(val) FROM retl._drainer_repl_mark WHERE channel_id = 7")
+        return int(cursor.fetchall()[0][0] or 0)
+
+
+def test_a_mark_comes_and_goes_with_its_transaction(mariadb: MariaDBServer) -> None:
+    session = MySQLSession(replace(mariadb.downstream, loopback_control=True, channel_id=7))
+    session.connect()
+    session.query("CREATE DATABASE d")
+    session.query("CREATE TABLE d.t (id int)")
+    session.begin()
+    session.query("SELECT 1 FROM d.t FOR UPDATE")
+    session.commit()
+    assert marks_of(mariadb) == 0  # nothing was written
+    session.begin()
+    session.execute("INSERT INTO d.t VALUES (1)")
+    session.rollback()
+    session.begin()
+    session.commit()
+    assert marks_of(mariadb) == 0
+    session.begin()
+    session.execute("INSERT INTO d.t VALUES (1)")
+    session.commit()
+    assert marks_of(mariadb) == 1
+    session.close()
+
+
+def test_with_sync_ddl_off_rows_alone_go_downstream(mariadb: MariaDBServer, tmp_path: Path) -> None:
+    story = with_item(mariadb, tmp_path)
+    story.apply()
+    other = table(12, "other", "id int", primary="id")
+    story.create(other, "CREATE TABLE `other` (`id` int primary key)")
+    story.changes(item(2))
+    path = tmp_path / "rows.toml"
+    path.write_text(
+        f'[upstream]\npd-urls = "unused"\n[relay]\nurl = "{story.url}"\n[filter]\n'
+        f'sync-ddl = false\n[downstream]\nhost = "127.0.0.1"\nport = {mariadb.port}\n'
+        'user = "sluice"\n'
+    )
+    apply(story, load_settings(path))
+    assert story.rows("item") == [(1, 1), (2, 0)]
+    with mariadb.connect() as connection, connection.cursor() as cursor:
+        cursor.execute("SHOW TABLES IN d")
+        assert cursor.fetchall() == (("item",),)
+
+
+def test_settings_without_it_have_no_channel(tmp_path: Path, mariadb: MariaDBServer) -> None:
+    settings = Settings(Upstream("unused"), Relay("file:///x"), mariadb.downstream)
+    assert settings.downstream.channel is None
+    assert "retl" not in settings.filters.own_schemas
