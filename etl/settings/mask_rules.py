@@ -13,8 +13,11 @@ from sluice.tidb.folded import folded
 
 _SECTION = "[filter.mask]"
 _SECTION_KEYS = ("key-env", "key-file", "relay-log")
-_PLAIN_KINDS = tuple(kind for kind in MASK_KINDS if kind not in ("constant", "partial"))
+_PLAIN_KINDS = tuple(
+    kind for kind in MASK_KINDS if kind not in ("constant", "partial", "shift-days")
+)
 _MAX_KEPT_CHARS = 255
+_MAX_SHIFT_DAYS = 36_500
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +70,21 @@ def _mask(where: str, value: Any, section: MaskSection) -> Mask:
     if isinstance(value, str) and value in _PLAIN_KINDS:
         if value not in KEYED_KINDS:
             return Mask(value)
-        if not section.key:
-            raise RuleError(f"{where} = {value!r} needs a key: key-env or key-file in {_SECTION}")
-        return Mask(value, key=section.key)
+        return Mask(value, key=_key(where, value, section))
+    if (
+        isinstance(value, Mapping)
+        and "shift-days" in value
+        and value.keys() <= {"shift-days", "by"}
+    ):
+        days, by = value["shift-days"], value.get("by", "")
+        if (
+            isinstance(days, int)
+            and not isinstance(days, bool)
+            and 1 <= days <= _MAX_SHIFT_DAYS
+            and isinstance(by, str)
+            and (by or "by" not in value)
+        ):
+            return Mask("shift-days", str(days), _key(where, "shift-days", section), by)
     if isinstance(value, Mapping) and len(value) == 1:
         ((kind, argument),) = value.items()
         if (
@@ -87,5 +102,12 @@ def _mask(where: str, value: Any, section: MaskSection) -> Mask:
             return Mask(kind, str(argument))
     raise RuleError(
         f"{where} = {value!r}: one of {', '.join(map(repr, _PLAIN_KINDS))} expected, or {{ constant"
-        ' = "text" }, or { partial = 4 }'
+        ' = "text" }, { partial = 4 }, { shift-days = 365 } or { shift-days = 365, by = "column" }'
     )
+
+
+def _key(where: str, kind: str, section: MaskSection) -> str:
+    """Return the key's place. Raises RuleError if there is none."""
+    if not section.key:
+        raise RuleError(f"{where} = {kind!r} needs a key: key-env or key-file in {_SECTION}")
+    return section.key

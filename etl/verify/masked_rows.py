@@ -7,11 +7,15 @@ written out as RFC 2104 has it, and digits are permuted as numbers.
 from __future__ import annotations
 
 import hashlib
+import re
+import struct
 from collections.abc import Callable, Iterable, Iterator
 
+import numpy as np
 import pyarrow as pa
 
 from sluice.etl.changes.masks import Mask, mask_key
+from sluice.tidb.folded import folded
 from sluice.tidb.schema import Column
 
 __all__ = ["masked_rows", "permuted_digits"]
@@ -26,10 +30,17 @@ def masked_rows(
     batches: Iterable[pa.RecordBatch], columns: Iterable[Column]
 ) -> Iterator[pa.RecordBatch]:
     """Yield the upstream's rows as masks of the columns make them. Raises MaskKeyError."""
-    masks = {column.name: _value_mask(column) for column in columns if column.mask}
+    shaped = list(columns)
+    shifts = {c.name: c for c in shaped if c.mask and Mask.from_text(c.mask).kind == "shift-days"}
+    masks = {c.name: _value_mask(c) for c in shaped if c.mask and c.name not in shifts}
+    names = {folded(column.source_name): column.name for column in shaped}
     for batch in batches:
         arrays = [
-            _each(array, masks[name]) if name in masks else array
+            _each(array, masks[name])
+            if name in masks
+            else _moved(shifts[name], array, batch, names)
+            if name in shifts
+            else array
             for name, array in zip(batch.schema.names, batch.columns, strict=True)
         ]
         yield pa.RecordBatch.from_arrays(arrays, schema=batch.schema)
@@ -42,6 +53,42 @@ def _each(values: pa.Array, change: Callable[[object], object]) -> pa.Array:
     if not is_text:
         return pa.array(found, values.type)
     return pa.array(found, pa.large_binary()).view(values.type)
+
+
+def _moved(
+    column: Column, values: pa.Array, batch: pa.RecordBatch, names: dict[str, str]
+) -> pa.Array:
+    """Return dates, moved by the days of each row."""
+    mask = Mask.from_text(column.mask)
+    key, most = mask_key(mask.key), int(mask.argument)
+    persons: list[object] = [None] * len(values)
+    if mask.by:
+        persons = batch[names[folded(mask.by)]].to_pylist()
+    found: list[str | None] = []
+    for value, person in zip(values.to_pylist(), persons, strict=True):
+        tail = b"" if person is None else b"=" + str(person).encode("utf-8", "surrogateescape")
+        digest = _hmac(key, f"shift-days/{most}/".encode() + tail)
+        number = struct.unpack(">Q", digest[:8])[0] % (2 * most)
+        days = number - most if number < most else number + 1 - most  # never none
+        found.append(value and _moved_date(value, days, column.kind))
+    return pa.array(found, values.type)
+
+
+def _moved_date(value: str, days: int, kind: str) -> str:
+    """Return a moment with its date moved day by day, as long as the type has another one."""
+    date, time = value[:10], value[10:]
+    low, high = ("0001-01-01", "9999-12-31")
+    if kind == "timestamp":
+        low = "1970-01-02" if time < " 00:00:01" else "1970-01-01"
+        high = "2038-01-18" if time[:9] > " 03:14:07" else "2038-01-19"
+    try:
+        day = np.datetime64(date, "D")
+    except ValueError:
+        return "0000-00-00" + re.sub("[0-9]", "0", time)
+    if date < "0001":
+        return "0000-00-00" + re.sub("[0-9]", "0", time)
+    moved = day + np.timedelta64(days, "D")
+    return str(min(max(moved, np.datetime64(low)), np.datetime64(high))) + time
 
 
 def _value_mask(column: Column) -> Callable[[object], object]:

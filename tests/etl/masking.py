@@ -5,6 +5,7 @@ Digits alone are masked by what verification does: it isn't the code that applie
 
 from __future__ import annotations
 
+import datetime
 import hmac
 from typing import Any
 
@@ -18,6 +19,19 @@ SECTION = {"key-env": VARIABLE, "relay-log": "clear"}
 def hashed(value: str, width: int = 64) -> str:
     found = hmac.new(KEY.encode(), value.encode(), "sha256").hexdigest()
     return found[:width] if value else ""
+
+
+def days(most: int, person: str | None) -> int:
+    """The days of `shift-days`, of one value of the column of persons."""
+    message = f"shift-days/{most}/" + ("" if person is None else f"={person}")
+    digest = hmac.new(KEY.encode(), message.encode(), "sha256").digest()
+    number = int(digest.hex()[:16], 16) % (2 * most)
+    return [*range(-most, 0), *range(1, most + 1)][number]
+
+
+def shifted(date: str, most: int, person: str | None) -> str:
+    """A date far from the edges of its type."""
+    return str(datetime.date.fromisoformat(date) + datetime.timedelta(days(most, person)))
 
 
 def masked(value: Any, mask: Any, width: int = 64) -> Any:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -11,19 +12,31 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sluice.etl.changes.masks import kernel
+from sluice.etl.changes.masks.date_shift import shift_of, shifted_text
 from sluice.etl.changes.masks.kernel.plain import Spec
 from sluice.etl.changes.masks.kernel_masks import kernel_mask
-from sluice.etl.changes.masks.mask import Mask, constant_value, masks_of
+from sluice.etl.changes.masks.mask import Mask, by_column, constant_value, masks_of
+from sluice.etl.changes.masks.values import by_values, person_bytes
 from sluice.relay import DELETE, INSERT, UPDATE
 from sluice.tidb import kernel as rows_kernel
 from sluice.tidb.codec.column_value import to_datum
-from sluice.tidb.codec.datum import COMPACT, NIL, decode_datum, skip_datum
+from sluice.tidb.codec.datum import (
+    COMPACT,
+    NIL,
+    UVARINT,
+    Datum,
+    decode_datum,
+    encode_datum,
+    skip_datum,
+)
 from sluice.tidb.codec.errors import CodecError
+from sluice.tidb.codec.times import format_time, pack_time
 from sluice.tidb.codec.varint import encode_varint
 from sluice.tidb.codec.vectorized import PADDING, Buffer, Ints
+from sluice.tidb.columns import STATE_WRITE_ONLY
 from sluice.tidb.native_images import RowLayout, find_cells
 from sluice.tidb.row_walk import RowWalk, UnsupportedShape
-from sluice.tidb.rows import RowDecodeError
+from sluice.tidb.rows import RowDecodeError, decode_deletes, decode_inserts, decode_updates
 from sluice.tidb.schema import Column, Table
 from sluice.tidb.table_cache import TableCache
 
@@ -32,6 +45,7 @@ __all__ = ["masked_changes", "with_masked_rows"]
 _NAMES = {INSERT: "insert", UPDATE: "update", DELETE: "delete"}
 _BATCH_ROWS = 65_536
 _NULL = bytes((NIL,))
+_MICROSECOND_DIGITS = 6
 DatumMask = Callable[[bytes], bytes]
 
 
@@ -84,12 +98,16 @@ def _masked_by_kind(
 
 def _kernel_masks(table: Table) -> tuple[RowLayout, tuple[Spec, ...]] | None:
     """Return a layout with slots for masked columns, and their masks, for the kernel."""
-    columns = [column for column in table.columns if column.mask]
-    layout = RowLayout.for_table(table, frozenset(column.id for column in columns))
+    masked = [(c, by_column(table, c)) for c in table.columns if c.mask]
+    looked_at = frozenset(c.id for pair in masked for c in pair if c is not None)
+    layout = RowLayout.for_table(table, looked_at)
     if layout is None:
         return None
-    slots = [layout.slot_of[column.name] for column in columns]
-    return layout, tuple(map(kernel_mask, columns, slots))
+    slots = layout.slot_of
+    return layout, tuple(
+        kernel_mask(column, slots[column.name], by, -1 if by is None else slots[by.name])
+        for column, by in masked
+    )
 
 
 _kernel_masks_of = TableCache(_kernel_masks)
@@ -125,6 +143,8 @@ def _masked_by_kernel(
 
 def _masked_rows(table: Table, kind: int, rows: pa.LargeBinaryArray) -> pa.LargeBinaryArray:
     """Return encoded rows of one kind, masked: in lock step, or one by one where they differ."""
+    if any(by_column(table, column) for column in table.columns):
+        return pa.array(list(_masked_by_others(table, kind, rows)), rows.type)
     masks = {column.id: _datum_mask(column) for column in table.columns if column.mask}
     walk = RowWalk(table, _NAMES[kind])
     buffer = Buffer(rows)
@@ -145,7 +165,7 @@ def _masked_rows(table: Table, kind: int, rows: pa.LargeBinaryArray) -> pa.Large
         return found
     index = np.arange(len(rows))
     index[others] = len(rows) + np.arange(len(others))
-    single = [_masked_row(table, kind, rows, number, masks) for number in others.tolist()]
+    single = [_masked_row(table, kind, rows, number, [masks]) for number in others.tolist()]
     return pa.concat_arrays([found, pa.array(single, rows.type)]).take(pa.array(index))
 
 
@@ -175,6 +195,8 @@ def _datum_mask(column: Column) -> DatumMask:
     if mask.kind == "constant":
         constant = to_datum(column, constant_value(mask, column))
         return lambda datum: constant if datum and datum != _NULL else datum
+    if mask.kind == "shift-days":
+        return _shift(column, shift_of(mask.key, int(mask.argument), None))
     change = mask.of_texts(column)
 
     def masked(datum: bytes) -> bytes:
@@ -194,16 +216,80 @@ def _datum_mask(column: Column) -> DatumMask:
 
 
 @functools.lru_cache(maxsize=4096)
+def _shift(column: Column, days: int) -> DatumMask:
+    """Return the function that shifts a moment in its datum by `days`."""
+
+    def shifted(datum: bytes) -> bytes:
+        if not datum or datum == _NULL:
+            return datum
+        packed = decode_datum(datum)[0]
+        if packed.flag != UVARINT or not isinstance(packed.value, int):
+            raise CodecError(f"column {column.name!r} is a date, and has flag {packed.flag}")
+        text = shifted_text(
+            format_time(packed.value, _MICROSECOND_DIGITS),
+            days,
+            is_timestamp=column.kind == "timestamp",
+        )
+        return encode_datum(Datum(UVARINT, pack_time(text)))
+
+    return shifted
+
+
+def _masked_by_others(table: Table, kind: int, rows: pa.LargeBinaryArray) -> Iterator[bytes]:
+    """Yield rows of one kind, masked, where a column says by how many days dates are shifted.
+
+    Raises RowDecodeError.
+    """
+    masked = {column.id: column for column in table.columns if column.mask}
+    others = {number: by for number, c in masked.items() if (by := by_column(table, c)) is not None}
+    # the other columns' values aren't decoded: an error would quote them
+    known = {column.id for column in others.values()}
+    some = replace(
+        table,
+        columns=tuple(
+            c if c.id in known else replace(c, state=STATE_WRITE_ONLY) for c in table.columns
+        ),
+    )
+    decoded = (
+        decode_updates(some, rows)
+        if kind == UPDATE
+        else [(decode_inserts if kind == INSERT else decode_deletes)(some, rows)]
+    )
+    persons = {c.name: [by_values(image[c.name]) for image in decoded] for c in others.values()}
+    for number in range(len(rows)):
+        changes = []
+        for image in range(len(decoded)):
+            found = {}
+            for column_id, column in masked.items():
+                if column_id not in others:
+                    found[column_id] = _datum_mask(column)
+                    continue
+                mask = Mask.from_text(column.mask)
+                person = person_bytes(persons[others[column_id].name][image][number])
+                found[column_id] = _shift(column, shift_of(mask.key, int(mask.argument), person))
+            changes.append(found)
+        yield _masked_row(table, kind, rows, number, changes)
+
+
+@functools.lru_cache(maxsize=4096)
 def _text_head(length: int) -> bytes:
     """Return what stands in front of a text of this many bytes in its datum."""
     return bytes((COMPACT,)) + encode_varint(length)
 
 
 def _masked_row(
-    table: Table, kind: int, rows: pa.LargeBinaryArray, number: int, masks: Mapping[int, DatumMask]
+    table: Table,
+    kind: int,
+    rows: pa.LargeBinaryArray,
+    number: int,
+    of_images: Sequence[Mapping[int, DatumMask]],
 ) -> bytes:
-    """Return one row, masked, of any form. Raises RowDecodeError."""
-    row = rows[number].as_py()
+    """Return one row, masked, of any form. Raises RowDecodeError.
+
+    `of_images`: the masks of each image, or of all.
+    """
+    row, seen = rows[number].as_py(), set()
+    masks, *others = of_images
     try:
         at = 0
         for _ in range(RowWalk(table, _NAMES[kind]).handles):
@@ -213,6 +299,9 @@ def _masked_row(
             return bytes(row)
         while at < len(row):
             column_id, value_at = decode_datum(row, at)
+            if others and column_id.value in seen:
+                masks, others = others[0], []
+            seen.add(column_id.value)
             change = masks.get(column_id.value) if isinstance(column_id.value, int) else None
             try:
                 end = skip_datum(row, value_at)

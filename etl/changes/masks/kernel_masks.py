@@ -6,6 +6,7 @@ import numpy as np
 import pyarrow as pa
 
 from sluice.etl.changes.masks import kernel
+from sluice.etl.changes.masks.date_shift import shift_of
 from sluice.etl.changes.masks.kernel.plain import Spec
 from sluice.etl.changes.masks.mask import KEYED_KINDS, Mask, constant_value
 from sluice.etl.changes.masks.mask_key import mask_key
@@ -21,11 +22,17 @@ _KINDS = {
     "hash": kernel.HASH,
     "email": kernel.EMAIL,
     "digits": kernel.DIGITS,
+    "shift-days": kernel.SHIFT,
 }
+_TIMESTAMP, _UNSIGNED = 1, 2
+"""What SHIFT has in place of digits: the column's type, and that of the column of persons."""
 
 
-def kernel_mask(column: Column, slot: int = 0) -> Spec:
-    """Return the mask of a column whose cells are in `slot`. Raises MaskKeyError."""
+def kernel_mask(column: Column, slot: int = 0, by: Column | None = None, by_slot: int = -1) -> Spec:
+    """Return the mask of a column whose cells are in `slot`. Raises MaskKeyError.
+
+    `by`, `by_slot`: the column that says by how many days dates are shifted.
+    """
     mask = Mask.from_text(column.mask)
     detail = b""
     if mask.kind == "null":
@@ -36,7 +43,12 @@ def kernel_mask(column: Column, slot: int = 0) -> Spec:
         detail = mask_key(mask.key)
     argument = int(mask.argument) if mask.kind == "partial" else column.flen
     width = hash_width(column) if column.kind == "text" else 0
-    return slot, _KINDS[mask.kind], argument, width, detail
+    if mask.kind == "shift-days":
+        most = int(mask.argument)
+        argument = shift_of(mask.key, most, None) if by is None else most
+        width = _TIMESTAMP * (column.kind == "timestamp")
+        width |= _UNSIGNED * (by is not None and by.unsigned)
+    return slot, _KINDS[mask.kind], argument, width, by_slot, detail
 
 
 def masked_texts(column: Column, values: pa.Array) -> pa.LargeBinaryArray | None:

@@ -6,6 +6,7 @@ import json
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
+from sluice.etl.changes.masks.date_shift import DATED_KINDS
 from sluice.etl.changes.masks.mask_key import MaskKeyError, mask_key
 from sluice.etl.changes.masks.mask_text import (
     MIN_HASH_DIGITS,
@@ -15,10 +16,12 @@ from sluice.etl.changes.masks.mask_text import (
 )
 from sluice.tidb.codec.column_value import to_datum
 from sluice.tidb.codec.errors import CodecError
+from sluice.tidb.codec.times import ZERO_DATE
+from sluice.tidb.folded import folded
 from sluice.tidb.schema import Column, Table
 
-MASK_KINDS = ("null", "constant", "partial", "hash", "digits", "email")
-KEYED_KINDS = frozenset({"hash", "digits", "email"})
+MASK_KINDS = ("null", "constant", "partial", "hash", "digits", "email", "shift-days")
+KEYED_KINDS = frozenset({"hash", "digits", "email", "shift-days"})
 _HASHED = frozenset({"hash", "email"})
 _INT_BITS = {1: 8, 2: 16, 9: 24, 3: 32, 8: 64}
 """Bits by TiDB's type number."""
@@ -29,17 +32,21 @@ _UNICODE = frozenset({"utf8", "utf8mb4"})
 class Mask:
     """How values of a column are masked. NULL stays NULL whatever the mask.
 
-    `argument`: the text of a `constant`, or the number of characters that `partial` keeps. `key`:
-    the place of the key (`sluice.etl.changes.masks.mask_key`), "" for kinds without one.
+    `argument`: the text of a `constant`, the number of characters that `partial` keeps, or the
+    most days of `shift-days`. `key`: the place of the key (`sluice.etl.changes.masks.mask_key`), ""
+    for kinds without one. `by`: the upstream's name of the column whose value says how many days
+    `shift-days` is, "" for as many in all rows.
     """
 
     kind: str
     argument: str = ""
     key: str = ""
+    by: str = ""
 
     def to_text(self) -> str:
         """Return the text that `Column.mask` holds."""
-        return json.dumps([self.kind, self.argument, self.key], ensure_ascii=False)
+        parts = [self.kind, self.argument, self.key, *([self.by] if self.by else [])]
+        return json.dumps(parts, ensure_ascii=False)
 
     @classmethod
     def from_text(cls, text: str) -> Self:
@@ -48,6 +55,8 @@ class Mask:
 
     def __str__(self) -> str:
         """Return the kind and its argument, for people."""
+        if self.kind == "shift-days":
+            return f"shift-days {self.argument}{f' by {self.by}' if self.by else ''}"
         return f"{self.kind} {self.argument!r}" if self.argument else self.kind
 
     def of_texts(self, column: Column) -> TextMask:
@@ -70,6 +79,8 @@ class Mask:
             return "it is NOT NULL" if column.not_null else ""
         if self.kind == "constant":
             return self._constant_refusal(column)
+        if self.kind == "shift-days":
+            return _shift_refusal(column)
         if column.kind != "text":
             return f"it holds no text but {column.kind or 'values of an unknown type'}"
         if self.kind in _HASHED and (width := hash_width(column)) < MIN_HASH_DIGITS:
@@ -104,6 +115,44 @@ class Mask:
         return "" if value or column.kind != "enum" else "an ENUM has no element ''"
 
 
+def _shift_refusal(column: Column) -> str:
+    if column.kind not in DATED_KINDS:
+        return f"it holds no dates but {column.kind or 'values of an unknown type'}"
+    for default in (column.default, column.origin_default):
+        text = default.decode() if isinstance(default, bytes) else default or ZERO_DATE
+        if not text.startswith((ZERO_DATE, "CURRENT_TIMESTAMP", "current_timestamp")):
+            return f"it has the default {text}, which belongs to no row"
+    return ""
+
+
+def by_column(table: Table, column: Column) -> Column | None:
+    """Return the column whose values say by how many days a mask shifts; None for no such mask."""
+    if not column.mask or not (by := Mask.from_text(column.mask).by):
+        return None
+    name = folded(by)
+    return next((each for each in table.columns if folded(each.source_name) == name), None)
+
+
+def by_refusal(table: Table, mask: Mask) -> str:
+    """Return why the column that a mask names can't say by how many days it shifts, "" if it can.
+
+    `table`: without the columns that rules leave out.
+    """
+    if not mask.by:
+        return ""
+    name = folded(mask.by)
+    found = next((each for each in table.columns if folded(each.source_name) == name), None)
+    if found is None or found.hidden or found.computed:
+        return f"the table has no column {mask.by}"
+    if not found.public:
+        return f"column {mask.by} isn't downstream"
+    if found.generated:
+        return f"column {mask.by} is generated"
+    if found.kind not in ("int", "text"):
+        return f"column {mask.by} holds neither whole numbers nor text"
+    return ""
+
+
 def constant_value(mask: Mask, column: Column) -> Any:
     """Return the constant as decoded values of the column are. Raises ValueError."""
     return int(mask.argument) if column.kind == "int" else mask.argument
@@ -123,6 +172,8 @@ def masked_column(column: Column, mask: Mask) -> Column:
     """
     if mask.kind == "null":
         found = replace(column, default=None, default_is_expr=False, origin_default=None)
+    elif mask.kind == "shift-days":  # there is no default but NULL, the zero date and the clock
+        found = column
     elif mask.kind == "constant":
         has_one = column.default is not None or column.not_null
         origin = column.origin_default is not None or column.not_null
@@ -163,7 +214,7 @@ def unlike(old: Column, new: Column) -> str:
         return ""
     if old.kind != new.kind:
         return f"its type was {old.kind}"
-    if mask.kind == "constant":
+    if mask.kind in ("constant", "shift-days"):
         return ""
     if old.charset != new.charset and not {old.charset, new.charset} <= _UNICODE:
         return f"its character set was {old.charset}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from sluice.etl.changes.formats.ddl_columns import pair_columns
-from sluice.etl.changes.masks import unlike
+from sluice.etl.changes.masks import by_column, unlike
 from sluice.etl.changes.rules.column_rules import (
     ColumnRule,
     ColumnRuleError,
@@ -136,12 +136,21 @@ class RuleChecks:
 
     def _check_masks(self, old: Table, new: Table) -> None:
         """Check that values masked before the DDL are those that the rules make of them behind."""
-        before, after = (
-            {column.id: column for column in self.narrowed(table).columns} for table in (old, new)
-        )
-        for column_id, was in pair_columns(old, new, self._ddl).items():
+        tables = self.narrowed(old), self.narrowed(new)
+        before, after = ({column.id: column for column in table.columns} for table in tables)
+        pairs = pair_columns(old, new, self._ddl)
+        for column_id, was in pairs.items():
             one, other = before[was.id], after[column_id]
-            if (one.public or other.public) and (why := unlike(one, other)):
+            if not (one.public or other.public):
+                continue
+            why = unlike(one, other)
+            by_old, by_new = by_column(tables[0], one), by_column(tables[1], other)
+            if not why and by_old is not None and by_new is not None:
+                if pairs[by_new.id].id != by_old.id:
+                    why = f"{by_old.source_name} was another column"
+                elif by_old.kind != by_new.kind:
+                    why = f"the type of {by_old.source_name} was {by_old.kind}"
+            if why:
                 raise self._error(
                     f"it changes column {other.source_name} of {new.full_name}, which"
                     f" [[filter.columns]] masks ({why}): masked values downstream wouldn't be those"

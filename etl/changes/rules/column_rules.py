@@ -19,7 +19,7 @@ from typing import TypeVar
 from sluice.errors import SluiceError
 from sluice.etl.changes.conditions import ConditionError
 from sluice.etl.changes.formats.ddl_text import tokens
-from sluice.etl.changes.masks import Mask, masked_column
+from sluice.etl.changes.masks import Mask, by_refusal, masked_column
 from sluice.etl.changes.rules.computed_columns import ComputedColumn
 from sluice.tidb.columns import STATE_WRITE_ONLY
 from sluice.tidb.folded import folded
@@ -243,7 +243,11 @@ def _masked(rules: tuple[ColumnRule, ...], table: Table) -> Table:
     for column in table.columns:
         if column.name in masks and not column.mask:
             mask, rule = masks[column.name]
-            if why := ("it is generated" if column.generated else mask.refusal(column)):
+            if why := (
+                "it is generated"
+                if column.generated
+                else mask.refusal(column) or by_refusal(table, mask)
+            ):
                 raise ColumnRuleError(
                     f"{rule.text} can't mask column {column.name} of {table.full_name} as"
                     f" {mask}: {why}"

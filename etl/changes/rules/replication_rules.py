@@ -31,6 +31,9 @@ def rules_digest(filters: Filter, routes: Routes) -> str:
     for rule, written in zip(filters.columns, plain[-1], strict=True):
         soft_delete, added = written.pop(), written.pop()
         places = sorted({mask.key for _, mask in rule.masks if mask.key})
+        for _, mask in written[-1]:
+            if not mask[-1]:  # of a version without `by`
+                mask.pop()
         if rule.masks:  # another key makes other values
             written.append([key_fingerprint(place) for place in places])
         else:

@@ -67,7 +67,13 @@ class RecordedRules(JsonDocument):
             sorted({folded(rule.soft_delete) for rule in rules if rule.soft_delete}),
             sorted(
                 {
-                    (folded(name), mask.kind, mask.argument, self.keys.get(mask.key, ""))
+                    (
+                        folded(name),
+                        mask.kind,
+                        mask.argument,
+                        self.keys.get(mask.key, ""),
+                        folded(mask.by),
+                    )
                     for rule in rules
                     for name, mask in rule.masks
                 }

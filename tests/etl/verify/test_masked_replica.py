@@ -25,14 +25,26 @@ from sluice.tidb.schema import Schema
 from tests.etl.copy.copying import CLUSTER
 from tests.etl.copy.given_rows import NOW, serving_all
 from tests.etl.mariadb_fixture import MariaDBServer
-from tests.etl.masking import KEY, SECTION, VARIABLE, masked
+from tests.etl.masking import KEY, SECTION, VARIABLE, masked, shifted
 from tests.etl.story import table
 from tests.etl.verify.replicas import Replica
 
 PEOPLE = table(
-    21, "people", "id int", "email varchar(40)", "phone varchar(20)", "n int", primary="id"
+    21,
+    "people",
+    "id int",
+    "email varchar(40)",
+    "phone varchar(20)",
+    "n int",
+    "born date",
+    primary="id",
 )
-MASKS = {"email": "email", "phone": "digits", "n": {"constant": 5}}
+MASKS = {
+    "email": "email",
+    "phone": "digits",
+    "n": {"constant": 5},
+    "born": {"shift-days": 99, "by": "email"},
+}
 RULE = {"tables": ["d.people"], "mask": MASKS, "rename": {"phone": "tel"}}
 FILTERS = {"columns": [RULE], "mask": SECTION}
 
@@ -50,12 +62,17 @@ def phone(number: int) -> str:
     return f"+49 {number:04d}"
 
 
+def born(number: int) -> str:
+    return f"{1900 + number % 120}-02-28"
+
+
 @contextlib.contextmanager
 def replica(server: MariaDBServer, folder: Path) -> Iterator[Replica]:
     schema = Schema(PEOPLE.schema_id, "d", "utf8mb4", "utf8mb4_bin")
     held = {
         PEOPLE.id: [
-            [n, mail(n).encode() if n % 5 else None, phone(n).encode(), n % 7] for n in range(300)
+            [n, mail(n).encode() if n % 5 else None, phone(n).encode(), n % 7, born(n)]
+            for n in range(300)
         ]
     }
     known = SourceSchema(NOW - 1, 5, (schema,), (PEOPLE,))
@@ -68,9 +85,15 @@ def replica(server: MariaDBServer, folder: Path) -> Iterator[Replica]:
 def test_masked_rows_are_copied_and_compared(mariadb: MariaDBServer, tmp_path: Path) -> None:
     with replica(mariadb, tmp_path) as made:
         with mariadb.connect() as connection, connection.cursor() as cursor:
-            cursor.execute("SELECT id, email, tel, n FROM d.people ORDER BY id")
+            cursor.execute("SELECT id, email, tel, n, CAST(born AS CHAR) FROM d.people ORDER BY id")
             assert list(cursor.fetchall()) == [
-                (n, masked(mail(n), "email", 40) if n % 5 else None, masked(phone(n), "digits"), 5)
+                (
+                    n,
+                    masked(mail(n), "email", 40) if n % 5 else None,
+                    masked(phone(n), "digits"),
+                    5,
+                    shifted(born(n), 99, mail(n) if n % 5 else None),
+                )
                 for n in range(300)
             ]
             found = made.compare()["d.people"].found

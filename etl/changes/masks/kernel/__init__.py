@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from sluice.tidb.native import is_usable
 
-EDITION = 1
+EDITION = 2
 """Edition of `compiled.c`: what was compiled from another edition isn't used."""
 
-CONSTANT, PARTIAL, HASH, EMAIL, DIGITS = range(5)
+CONSTANT, PARTIAL, HASH, EMAIL, DIGITS, SHIFT = range(6)
 """Kinds of masks."""
 
 IS_COMPILED = is_usable(__name__, EDITION)
@@ -21,4 +21,14 @@ if IS_COMPILED:
 else:
     from sluice.etl.changes.masks.kernel.plain import rows, values
 
-__all__ = ["CONSTANT", "DIGITS", "EMAIL", "HASH", "IS_COMPILED", "PARTIAL", "rows", "values"]
+__all__ = [
+    "CONSTANT",
+    "DIGITS",
+    "EMAIL",
+    "HASH",
+    "IS_COMPILED",
+    "PARTIAL",
+    "SHIFT",
+    "rows",
+    "values",
+]

@@ -16,11 +16,11 @@
 #define HAS_SHA_INSTRUCTIONS 1
 #endif
 
-#define EDITION 1 /* as in __init__.py: what was compiled from other sources isn't used */
+#define EDITION 2 /* as in __init__.py: what was compiled from other sources isn't used */
 
 enum { NIL, COMPACT = 2, FLOAT = 5, DECIMAL, DURATION, VARINT, UVARINT, JSON, ABSENT = 255 };
 enum { INSERT, UPDATE, DELETE };
-enum { CONSTANT, PARTIAL, HASH, EMAIL, DIGITS, KINDS };
+enum { CONSTANT, PARTIAL, HASH, EMAIL, DIGITS, SHIFT, KINDS };
 enum { DIGEST = 32, BLOCK = 64, HASH_DIGITS = 64, LOCAL_DIGITS = 16, ROUNDS = 10, BLOCK_DIGITS = 64, HEAD = 11, MAX_MASKS = 256 };
 
 typedef unsigned char u8;
@@ -144,7 +144,7 @@ static void hmac(const Key *key, const u8 *message, size_t size, u8 *digest) {
 /* ---- masks of a text: what is written to `to`, its size is returned ---- */
 
 typedef struct {
-    int slot, kind, argument, width; /* argument: characters kept, or the column's length; width: digits of a hash */
+    int slot, kind, argument, width, other; /* see plain.py */
     const u8 *constant;
     Py_ssize_t size;
     Key key;
@@ -293,6 +293,69 @@ static size_t masked_text(const Mask *m, const u8 *value, size_t size, u8 *to) {
     }
 }
 
+/* ---- dates ---- */
+
+enum { IS_TIMESTAMP = 1, IS_UNSIGNED = 2, MAX_PERSON_BYTES = 512 };
+enum { FIRST_DAY = -719162, LAST_DAY = 2932896, LAST_TIMESTAMP_DAY = 24855 }; /* days since 1970; 0001-01-01, 9999-12-31, 2038-01-19 */
+
+static int is_date(int64_t year, int64_t month, int64_t day) {
+    static const u8 days[] = {31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31};
+    int leap = month == 2 && year % 4 == 0 && (year % 100 || year % 400 == 0);
+    return year > 0 && month > 0 && day > 0 && day <= days[month - 1] + leap;
+}
+
+static int64_t day_of(int64_t year, int64_t month, int64_t day) {
+    year -= month <= 2;
+    int64_t era = year / 400, of_era = year - 400 * era, of_year = (153 * (month + (month > 2 ? -3 : 9)) + 2) / 5 + day - 1;
+    return era * 146097 + of_era * 365 + of_era / 4 - of_era / 100 + of_year - 719468;
+}
+
+/* A packed moment some days later or earlier, as many as its type has room for; of what is no date the zero date. */
+static uint64_t shifted(uint64_t packed, int64_t days, int is_timestamp) {
+    int64_t ymd = (int64_t)(packed >> 41), year = (ymd >> 5) / 13, month = (ymd >> 5) % 13, day = ymd & 31;
+    uint64_t time = packed & (((uint64_t)1 << 41) - 1), seconds = time >> 24;
+    if (!is_date(year, month, day)) return 0;
+    int64_t first = is_timestamp ? seconds < 1 : FIRST_DAY, last = is_timestamp ? LAST_TIMESTAMP_DAY : LAST_DAY;
+    if (is_timestamp && seconds > (3 << 12 | 14 << 6 | 7)) last--;
+    int64_t found = day_of(year, month, day) + days;
+    found = (found < first ? first : found > last ? last : found) + 719468;
+    int64_t era = found / 146097, of_era = found - era * 146097;
+    int64_t years = (of_era - of_era / 1460 + of_era / 36524 - of_era / 146096) / 365;
+    int64_t of_year = of_era - (365 * years + years / 4 - years / 100), part = (5 * of_year + 2) / 153;
+    day = of_year - (153 * part + 2) / 5 + 1, month = part + (part < 10 ? 3 : -9), year = years + era * 400 + (month <= 2);
+    return (uint64_t)((year * 13 + month) << 5 | day) << 41 | time;
+}
+
+/* The days of a row, by the cell of its column of persons; 0: it isn't as nearly always. */
+static int64_t days_of(const Mask *m, const u8 *data, const u8 *cells, uint64_t begin, uint64_t end) {
+    if (m->other < 0) return m->argument;
+    uint64_t place, word;
+    memcpy(&place, cells + 16 * m->other, 8), memcpy(&word, cells + 16 * m->other + 8, 8);
+    uint64_t flag = place >> 56, start = place & (((uint64_t)1 << 56) - 1);
+    u8 message[64 + MAX_PERSON_BYTES], digest[DIGEST];
+    size_t size = put(message, "shift-days/");
+    size += put_number(message + size, (size_t)m->argument), message[size++] = '/';
+    switch (flag) {
+    case NIL: break;
+    case COMPACT:
+        if (start < begin || start > end || word > end - start || word > MAX_PERSON_BYTES) return 0;
+        message[size++] = '=';
+        memcpy(message + size, data + start, (size_t)word), size += (size_t)word;
+        break;
+    case VARINT: case UVARINT:
+        message[size++] = '=';
+        if (!(m->width & IS_UNSIGNED) && word >> 63) message[size++] = '-', word = 0 - word;
+        size += put_number(message + size, (size_t)word);
+        break;
+    default: return 0;
+    }
+    hmac(&m->key, message, size, digest);
+    uint64_t number = 0;
+    for (int i = 0; i < 8; i++) number = number << 8 | digest[i];
+    int64_t days = (int64_t)(number % (2 * (uint64_t)m->argument)) - m->argument;
+    return days < 0 ? days : days + 1;
+}
+
 /* How many bytes a value can become longer by, its length included. */
 static Py_ssize_t growth(const Mask *m) { return m->kind == CONSTANT ? m->size : m->kind == HASH || m->kind == EMAIL ? HASH_DIGITS + HEAD : HEAD; }
 
@@ -300,8 +363,9 @@ static Py_ssize_t growth(const Mask *m) { return m->kind == CONSTANT ? m->size :
 
 static int mask_of(PyObject *object, Mask *m) {
     const char *bytes;
-    if (!PyArg_ParseTuple(object, "iiiiy#", &m->slot, &m->kind, &m->argument, &m->width, &bytes, &m->size)) return 0;
-    if (m->kind < 0 || m->kind >= KINDS || m->width < 0 || m->width > HASH_DIGITS || (m->kind == PARTIAL && m->argument < 0)) {
+    if (!PyArg_ParseTuple(object, "iiiiiy#", &m->slot, &m->kind, &m->argument, &m->width, &m->other, &bytes, &m->size)) return 0;
+    if (m->kind < 0 || m->kind >= KINDS || m->width < 0 || m->width > HASH_DIGITS || (m->kind == PARTIAL && m->argument < 0) ||
+        (m->kind == SHIFT && m->other >= 0 && m->argument < 1)) {
         PyErr_SetString(PyExc_ValueError, "there is no such mask");
         return 0;
     }
@@ -327,7 +391,7 @@ static PyObject *values(PyObject *module, PyObject *args) {
     if (!PyArg_ParseTuple(args, "y*y*nO", &data, &offsets, &padding, &object)) return NULL;
     Py_ssize_t n = offsets.len / 8 - 1;
     if (!mask_of(object, &m)) goto done;
-    if (n < 0 || padding < 0 || m.kind == CONSTANT) {
+    if (n < 0 || padding < 0 || m.kind == CONSTANT || m.kind == SHIFT) {
         PyErr_SetString(PyExc_ValueError, "these are no texts to be masked");
         goto done;
     }
@@ -384,7 +448,7 @@ static int measure(const u8 *data, uint64_t begin, uint64_t end, Found *f, uint6
 }
 
 /* Write one image of a row from `*from` on, up to the end of its last masked value. 0: it isn't as nearly always. */
-static int image(const u8 *data, const u8 *cells, const Mask *masks, int count, uint64_t end, uint64_t *from, u8 **to) {
+static int image(const u8 *data, const u8 *cells, const Mask *masks, int count, uint64_t begin, uint64_t end, uint64_t *from, u8 **to) {
     Found found[MAX_MASKS];
     int n = 0;
     for (int i = 0; i < count; i++) {
@@ -392,7 +456,7 @@ static int image(const u8 *data, const u8 *cells, const Mask *masks, int count, 
         memcpy(&place, cells + 16 * masks[i].slot, 8), memcpy(&word, cells + 16 * masks[i].slot + 8, 8);
         Found f = {place >> 56, place & (((uint64_t)1 << 56) - 1), word, masks + i};
         if (f.flag == ABSENT || f.flag == NIL) continue;
-        if (f.flag != COMPACT && masks[i].kind != CONSTANT) return 0;
+        if (f.flag != (masks[i].kind == SHIFT ? UVARINT : COMPACT) && masks[i].kind != CONSTANT) return 0;
         int at = n++;
         for (; at && found[at - 1].start > f.start; at--) found[at] = found[at - 1];
         found[at] = f;
@@ -400,12 +464,20 @@ static int image(const u8 *data, const u8 *cells, const Mask *masks, int count, 
     for (int i = 0; i < n; i++) {
         Found *f = found + i;
         uint64_t flag;
+        uint64_t number = f->length; /* of a date; `measure` counts its bytes */
         if (!measure(data, *from, end, f, &flag)) return 0;
         memcpy(*to, data + *from, (size_t)(flag - *from));
         *to += flag - *from;
         if (f->mask->kind == CONSTANT) {
             memcpy(*to, f->mask->constant, (size_t)f->mask->size);
             *to += f->mask->size;
+        } else if (f->mask->kind == SHIFT) {
+            int64_t days = days_of(f->mask, data, cells, begin, end);
+            if (!days) return 0;
+            number = shifted(number, days, f->mask->width & IS_TIMESTAMP);
+            *(*to)++ = UVARINT;
+            for (; number >= 0x80; number >>= 7) *(*to)++ = (u8)(number | 0x80);
+            *(*to)++ = (u8)number;
         } else {
             u8 *value = *to + HEAD; /* and then where it belongs: its length is known behind it */
             size_t size = masked_text(f->mask, data + f->start, (size_t)f->length, value), length = size << 1;
@@ -438,7 +510,7 @@ static PyObject *rows(PyObject *module, PyObject *args) {
     for (Py_ssize_t i = 0; i < count; i++) {
         PyObject *object = PyTuple_GetItem(objects, i);
         if (!object || !mask_of(object, masks + i)) goto done;
-        if (masks[i].slot < 0 || masks[i].slot >= slots) goto wrong;
+        if (masks[i].slot < 0 || masks[i].slot >= slots || masks[i].other >= slots) goto wrong;
         grown += growth(masks + i);
     }
     for (Py_ssize_t i = 0; i < n; i++) {
@@ -457,13 +529,13 @@ static PyObject *rows(PyObject *module, PyObject *args) {
     put_i64(into, 0, 0);
     for (Py_ssize_t i = 0; i < n; i++) {
         int64_t at = i64(places.buf, i);
-        uint64_t end = (uint64_t)i64(offsets.buf, at + 1), from = (uint64_t)i64(offsets.buf, at);
+        uint64_t begin = (uint64_t)i64(offsets.buf, at), end = (uint64_t)i64(offsets.buf, at + 1), from = begin;
         if (kind[i] != INSERT) {
-            if (!image(data.buf, old, masks, (int)count, end, &from, &to)) goto refused;
+            if (!image(data.buf, old, masks, (int)count, begin, end, &from, &to)) goto refused;
             old += 16 * slots;
         }
         if (kind[i] != DELETE) {
-            if (!image(data.buf, new, masks, (int)count, end, &from, &to)) goto refused;
+            if (!image(data.buf, new, masks, (int)count, begin, end, &from, &to)) goto refused;
             new += 16 * slots;
         }
         memcpy(to, (const u8 *)data.buf + from, (size_t)(end - from));

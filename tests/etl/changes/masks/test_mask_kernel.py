@@ -135,11 +135,11 @@ def test_copied_values_are_masked_as_python_masks_them(monkeypatch):
 
 
 def test_cells_of_other_rows_are_refused(compiled):
-    spec = (0, kernel.HASH, -1, 64, KEY.encode())
+    spec = (0, kernel.HASH, -1, 64, -1, KEY.encode())
     with pytest.raises(ValueError, match="outside"):
         compiled.values(b"abc", struct.pack("2q", 0, 4), 0, spec)
     with pytest.raises(ValueError, match="no such mask"):
-        compiled.values(b"abc", struct.pack("2q", 0, 3), 0, (0, 9, -1, 64, b""))
+        compiled.values(b"abc", struct.pack("2q", 0, 3), 0, (0, 9, -1, 64, -1, b""))
     with pytest.raises(ValueError, match="other rows"):
         compiled.rows(
             b"abc", struct.pack("2q", 0, 3), struct.pack("q", 0), b"\0", b"", b"", 1, 0, (spec,)
