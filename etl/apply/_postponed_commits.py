@@ -68,6 +68,8 @@ class PostponedCommits:
             first.rows or first.changes or first.detail.warnings
         )
         if is_empty and first.commit_ts == batch.hi:
+            for _ in steps:  # there are no more: the batch ends in its queue
+                raise AssertionError("steps behind a batch's last commit")
             self._waiting = PostponedCommit(batch, first)
             return None
         return itertools.chain([first], steps)

@@ -9,10 +9,12 @@ import functools
 import os
 import shutil
 from collections.abc import Callable, Collection, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from sluice.errors import FAIL, OK, WARN, CheckResult, SluiceError, ours
 from sluice.etl.cached_value import SourcePoller
+from sluice.etl.changes.mark_table import CREATE_MARK_TABLE, FIND_MARK_TABLE, MARK_NAME
 from sluice.etl.copy.rule_changes import outdated_tables
 from sluice.etl.copy.tidb_session import TidbAddress, TidbSession
 from sluice.etl.display_units import format_duration, format_size
@@ -120,7 +122,7 @@ def _downstream(settings: Settings) -> Iterator[CheckResult]:
     if not isinstance(target, Downstream):
         yield CheckResult("downstream", OK, f"{settings.downstream.type}: no database to check")
         return
-    session = MySQLSession(target)
+    session = MySQLSession(replace(target, loopback_control=False))  # which makes a table
     try:
         session.connect()  # looks at the version, the variables and the rights
         yield CheckResult(
@@ -128,6 +130,14 @@ def _downstream(settings: Settings) -> Iterator[CheckResult]:
             OK,
             f"{session.address}: {session.dialect}; its variables and the user's rights suffice",
         )
+        if target.loopback_control and session.query(FIND_MARK_TABLE) == [(0,)]:
+            yield CheckResult(
+                "downstream",
+                WARN,
+                f"{MARK_NAME} of [downstream] loopback-control isn't there: applying makes it when"
+                " it starts, if its user may",
+                f"else, as a user with the right to: {'; '.join(CREATE_MARK_TABLE)}",
+            )
     finally:
         session.close()
 

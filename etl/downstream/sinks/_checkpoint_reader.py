@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from dataclasses import replace
 
 from sluice.etl.changes import server_errors
 from sluice.etl.downstream import (
@@ -89,7 +90,8 @@ def read_writer(downstream: Downstream, cluster_id: int) -> str | None:
 
 @contextlib.contextmanager
 def _open_session(downstream: Downstream) -> Iterator[MySQLSession]:
-    session = MySQLSession(downstream)
+    # a reader marks nothing, and makes no table of marks
+    session = MySQLSession(replace(downstream, loopback_control=False))
     try:
         session.connect()
         yield session

@@ -4,14 +4,20 @@ came from there.
 
 from __future__ import annotations
 
+import threading
+import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from sluice.errors import OK, WARN
 from sluice.etl.apply import ApplySummary, run_apply
 from sluice.etl.apply.run import ApplyError
 from sluice.etl.downstream import MySQLSession
+from sluice.etl.downstream.sinks import read_checkpoint
+from sluice.etl.operate.doctor import check_pipeline
 from sluice.etl.settings import Apply, Relay, Settings, Upstream, load_settings
 from sluice.relay import DELETE, INSERT, UPDATE
 from sluice.relay.measures import CounterStore
@@ -174,6 +180,50 @@ def test_a_mark_comes_and_goes_with_its_transaction(mariadb: MariaDBServer) -> N
     session.close()
 
 
+def test_commits_of_nothing_wait_and_what_comes_behind_them_does_not(
+    mariadb: MariaDBServer, tmp_path: Path
+) -> None:
+    story = with_item(mariadb, tmp_path)
+    settings = two_way(story)
+    stop, batches = threading.Event(), []
+    running = threading.Thread(
+        target=run_apply,
+        args=(settings,),
+        kwargs={
+            "stop": stop,
+            "run_seconds": 60,
+            "prepare": local_preparer(settings),
+            "on_batch": batches.append,
+        },
+    )
+    running.start()
+    try:
+        wait_for(lambda: checkpoint_of(settings) == story.now)
+        written = len(batches)
+        for _ in range(5):
+            story.idle(story.now + 10)
+            time.sleep(0.03)
+        assert (len(batches), checkpoint_of(settings)) == (written, story.now - 50)
+        story.changes(item(2))
+        wait_for(lambda: checkpoint_of(settings) == story.now)
+    finally:
+        stop.set()
+        running.join(30)
+    assert story.rows("item") == [(1, 1), (2, 0)]
+
+
+def checkpoint_of(settings: Settings) -> int:
+    found = read_checkpoint(settings.target, 7)
+    return found.commit_ts if found is not None else 0
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
 def test_with_sync_ddl_off_rows_alone_go_downstream(mariadb: MariaDBServer, tmp_path: Path) -> None:
     story = with_item(mariadb, tmp_path)
     story.apply()
@@ -197,3 +247,17 @@ def test_settings_without_it_have_no_channel(tmp_path: Path, mariadb: MariaDBSer
     settings = Settings(Upstream("unused"), Relay("file:///x"), mariadb.downstream)
     assert settings.downstream.channel is None
     assert "retl" not in settings.filters.own_schemas
+
+
+def test_doctor_names_a_missing_mark_table_and_makes_none(
+    mariadb: MariaDBServer, tmp_path: Path
+) -> None:
+    story = with_item(mariadb, tmp_path)
+    settings = two_way(story)
+    *_, found = check_pipeline(settings, ("downstream",))
+    assert (found.state, "CREATE TABLE IF NOT EXISTS retl" in found.hint) == (WARN, True)
+    with mariadb.connect() as connection, connection.cursor() as cursor:
+        cursor.execute("SHOW DATABASES LIKE 'retl'")
+        assert cursor.fetchall() == ()
+    apply(story, settings)
+    assert [one.state for one in check_pipeline(settings, ("downstream",))] == [OK]
