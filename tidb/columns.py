@@ -64,7 +64,8 @@ class Column:
     downstream, or none there (then it isn't public). `mask` is set there, too: how its values are
     masked, as `sluice.etl.changes.masks` writes it; and `computed`, of a generated column that a
     rule adds downstream alone: SQL by which the upstream computes its value. `marks_deletes`: a
-    rule adds it to hold when the row was deleted, NULL while the row is upstream.
+    rule adds it to hold when the row was deleted, NULL while the row is upstream. `names_source`: a
+    route adds it to a merged table, to hold the upstream's table of each row.
     """
 
     id: int
@@ -91,6 +92,7 @@ class Column:
     mask: str = ""
     computed: str = ""
     marks_deletes: bool = False
+    names_source: bool = False
 
     @classmethod
     def from_tidb(cls, info: Mapping[str, Any]) -> "Column":
@@ -255,6 +257,11 @@ class Columns(tuple[Column, ...]):
     def deletion_mark(self) -> Column | None:
         """See Table.deletion_mark."""
         return next((c for c in self if c.marks_deletes), None)
+
+    @cached_property
+    def source_column(self) -> Column | None:
+        """See Table.source_column."""
+        return next((c for c in self if c.names_source), None)
 
     @cached_property
     def first_of_key(self) -> Column | None:

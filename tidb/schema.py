@@ -229,9 +229,9 @@ class Table:
 
         A prefix key is one as well: a value that is unique in its prefix is unique as a whole.
         """
-        if self.handle_column is not None:
-            return (self.handle_column.name,)
         index = self.primary_index
+        if index is None and self.handle_column is not None:
+            return (self.handle_column.name,)
         return (
             tuple(name for name, _, _ in index.columns)
             if index and index.state == STATE_PUBLIC
@@ -252,6 +252,15 @@ class Table:
     def deletion_mark(self) -> Column | None:
         """Return the column, added by a rule, that says when a row was deleted; None without."""
         return cast(Columns, self.columns).deletion_mark
+
+    @property
+    def source_column(self) -> Column | None:
+        """Return the column, added by a route, that names the row's upstream table; None without.
+
+        Its name is the last of each unique key. Rows hold no datum of it: its `origin_default` is
+        the value in all of them.
+        """
+        return cast(Columns, self.columns).source_column
 
     @property
     def form(self) -> tuple[Any, ...] | None:

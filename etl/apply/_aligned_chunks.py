@@ -220,17 +220,17 @@ class AlignedChunkApplier:
                 " changes"
             )
         try:
-            narrowed = filters.narrowed(table)
+            shaped = self._rules.shaped(table)
             target = self._rules.routes.target(schema, name)
         except (ColumnRuleError, RouteError) as error:
             raise _ChunkDeclined(str(error)) from None
-        if target.is_merged:
+        if target.mixes_rows:
             goal = full_name(target.schema, target.table)
             raise _ChunkDeclined(f"{table.full_name} is merged with other tables in {goal}")
         return (
-            narrowed
+            shaped
             if target.route is None
-            else replace(narrowed, schema_name=target.schema, name=target.table)
+            else replace(shaped, schema_name=target.schema, name=target.table)
         )
 
     def _loads(self, ready: ChunkReady, table: Table) -> Iterator[ChunkLoad]:

@@ -120,7 +120,7 @@ class TableLocations:
             folded(str(name))
             for (name,) in self._session.query(_COLUMNS, (goal.schema, goal.table))
         }
-        columns = self._rules.filters.narrowed(table).columns
+        columns = self._rules.shaped(table).columns
         names = {column.id: column.name for column in columns if folded(column.name) in there}
         return TableLocation(f"{quote_name(goal.schema)}.{quote_name(goal.table)}", names)
 
@@ -203,7 +203,7 @@ class ExpectedRows:
         for table, place, wanted in alike.values():
             own = changes.take(pa.array(wanted)).combine_chunks()
             selection = self._rules.filters.row_selection(table)
-            narrowed = with_stored_mark(self._rules.filters.narrowed(table))
+            narrowed = with_stored_mark(self._rules.shaped(table))
             own = masked_changes(narrowed, own)
             if selection is not None:
                 own, places = selected_changes(selection, narrowed, own)
@@ -246,7 +246,7 @@ def _rows_left_by(table: Table, place: TableLocation, raw: RawChanges) -> list[l
 
 def _has_all_columns(table: Table, kind: int, row: bytes) -> bool:
     """Return whether a change's old image has every column; one that TiDB is dropping is absent."""
-    return {c.id for c in table.stored_columns} <= set(
+    return {c.id for c in table.stored_columns if not c.names_source} <= set(
         column_ids(row, images=2 if kind == UPDATE else 1)
     )
 

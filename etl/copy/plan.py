@@ -15,6 +15,8 @@ from sluice.etl.changes.rules import (
     Routes,
     RowRuleError,
     RowSelection,
+    with_source_column,
+    without_source_column,
 )
 from sluice.etl.copy.definitions import SourceSchema
 from sluice.etl.copy.errors import CopyError
@@ -218,6 +220,7 @@ class _CopyPlanner:
             target = self._routes.target(table.schema_name, table.name)
             selection = self._filters.row_selection(table)
             narrowed = self._filters.narrowed(table)
+            shaped = with_source_column(narrowed, target)
         except (ColumnRuleError, CopyError, RouteError, RowRuleError) as error:
             self._problems.append(str(error))
             return None
@@ -229,7 +232,7 @@ class _CopyPlanner:
             self._note_selection(table, selection, brought)
         where = conditions_of(selection)
         return PlannedTable(
-            narrowed, target.schema, target.table, target.is_merged, size, brought, where
+            shaped, target.schema, target.table, target.is_merged, size, brought, where
         )
 
     def _note_columns(self, table: Table, *, is_merged: bool) -> None:
@@ -265,7 +268,7 @@ class _CopyPlanner:
         ):
             planned = tables[place]
             try:
-                found = self._source.chunks(planned.table)
+                found = self._source.chunks(without_source_column(planned.table))
             except CopyError as error:
                 self._problems.append(str(error))
                 continue

@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from sluice.etl.changes.formats.key_ranges import KeyColumn, in_range, key_columns, refined_bounds
 from sluice.etl.changes.formats.sql_text import literal, quote_table
+from sluice.etl.changes.rules import without_source_column
 from sluice.etl.copy._key_cuts import Key, key_equals, split_between
 from sluice.etl.copy.errors import CopyError
 from sluice.etl.copy.source import SourceChunk, TableEstimate
@@ -171,7 +172,7 @@ class TidbSql:
         Keys of rows that are there, in the order that TiDB gives them: a made-up one may stand
         elsewhere in a collation's order.
         """
-        index = table.primary_index
+        index = without_source_column(table).primary_index
         if (
             not sampled
             or len(sampled) > _SMALL_REGION_COUNT

@@ -18,11 +18,13 @@ from sluice.etl.changes.formats.load_data import format_load
 from sluice.etl.changes.formats.sql_columns import data_of
 from sluice.etl.changes.masks import masked_columns
 from sluice.etl.changes.messages import MessageFormat
+from sluice.etl.changes.rules import without_source_column
 from sluice.etl.changes.steps import MessageSchema
 from sluice.etl.changes.write_plans.kafka_messages import snapshot_rows
 from sluice.etl.copy.selected_rows import selected_rows
 from sluice.etl.copy.source import RowSource, SourceChunk
 from sluice.etl.copy.sources import open_source
+from sluice.tidb.codec.columnar import arrow_type
 from sluice.tidb.schema import Table
 
 LOAD_SCHEMA = pa.schema(
@@ -44,18 +46,22 @@ def make_loads(
 
 def _rows(source: RowSource, chunk: SourceChunk, table: Table) -> Iterator[pa.RecordBatch]:
     """Return the rows of a chunk that row rules select; `table`: by its upstream name."""
-    batches = source.read(chunk, table)
+    batches = source.read(chunk, without_source_column(table))
     return selected_rows(batches, table, chunk.where) if chunk.where else batches
 
 
 def loads_of(table: Table, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Yield the loads of rows with some of the table's columns, in LOAD_SCHEMA, one a batch.
 
-    Columns with a mask are masked.
+    Columns with a mask are masked. The column that names the source needn't be among them.
     """
     for clear in batches:
         batch = masked_columns(clear, table.columns)
         columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+        if (source := table.source_column) is not None:
+            columns[source.name] = pa.repeat(source.origin_default, batch.num_rows).cast(
+                arrow_type(source)
+            )
         brought = replace(
             table, columns=tuple(c for c in table.stored_columns if c.name in columns)
         )

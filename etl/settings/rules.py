@@ -74,7 +74,8 @@ FILTER_KEYS = (
     "sync-ddl",
 )
 _EVENTS = (*ROW_EVENTS, *DDL_EVENTS, *GROUP_EVENTS)
-_ROUTE_KEYS = ("schema-pattern", "table-pattern", "target-schema", "target-table")
+_ROUTE_NAMES = ("schema-pattern", "table-pattern", "target-schema", "target-table")
+_ROUTE_KEYS = (*_ROUTE_NAMES, "source-column")
 _ROW_RULE_KEYS = ("tables", "where", "operations")
 _COLUMN_RULE_KEYS = ("tables", "leave-out", "keep", "rename", "mask", "add", "soft-delete")
 _MAX_NAME_CHARS = 64
@@ -141,11 +142,27 @@ def parse_routes(raw: object, own_schemas: Sequence[str] = ()) -> Routes:
                 f"{where} target-schema = {rule['target-schema']!r}: belongs to the server or to"
                 " Sluice"
             )
-        schema, table, target_schema, target_table = (str(rule.get(key, "")) for key in _ROUTE_KEYS)
+        column = rule.get("source-column", "")
+        if column:
+            _check_column_name(f"{where} source-column", column)
+            if "target-table" not in rule:
+                raise RuleError(
+                    f"{where} source-column = {column!r}: without target-table no tables are merged"
+                )
+        schema, table, target_schema, target_table = (
+            str(rule.get(key, "")) for key in _ROUTE_NAMES
+        )
         source = ".".join(repr(part) for part in (schema, table) if part)
         target = ".".join(part for part in (target_schema, target_table) if part)
         rules.append(
-            Route(schema, table, target_schema, target_table, f"{where} ({source} to {target})")
+            Route(
+                schema,
+                table,
+                target_schema,
+                target_table,
+                f"{where} ({source} to {target})",
+                column,
+            )
         )
     return Routes(tuple(rules))
 

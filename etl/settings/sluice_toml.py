@@ -200,6 +200,12 @@ def _rules(name: str, document: Mapping[str, object], downstream: Downstream) ->
 def refuse_renames(name: str, settings: Settings) -> None:
     """Raise SettingsError for a rule that renames, masks or adds columns of files or topics."""
     kind = settings.downstream.type
+    for route in settings.routes.rules if kind != "mysql" else ():
+        if route.source_column:
+            raise SettingsError(
+                f"{name}: {route.text}: source-column is for databases alone, and [downstream] type"
+                f" is {kind}"
+            )
     for rule in settings.filters.columns if kind != "mysql" else ():
         verb = "renamed" if rule.rename else "masked" if rule.masks else "added"
         if rule.rename or rule.masks or rule.added or rule.soft_delete:

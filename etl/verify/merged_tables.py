@@ -70,7 +70,8 @@ def merged_tables(settings: Settings, tables: Iterable[Table]) -> list[MergedTab
 def merged_into(settings: Settings, schema: str, name: str) -> tuple[str, str] | None:
     """Return schema and table downstream that hold the merged rows of several tables.
 
-    All changes of this one are among them. None if there is no such table.
+    All changes of this one are among them. None if there is no such table, or a column tells the
+    rows of each apart.
     """
     filters = settings.filters
     if not filters.wants_table(schema, name) or filters.leaves_changes_out(schema, name):
@@ -81,7 +82,7 @@ def merged_into(settings: Settings, schema: str, name: str) -> tuple[str, str] |
         target = settings.routes.target(schema, name)
     except RouteError:
         return None
-    return (target.schema, target.table) if target.is_merged else None
+    return (target.schema, target.table) if target.mixes_rows else None
 
 
 def renamed_as_first(first: Table, other: Table) -> Table:

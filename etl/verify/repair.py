@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from sluice.etl.changes.formats.sql_text import quote_name
+from sluice.etl.changes.rules import without_source_column
 from sluice.etl.copy.backfill import BackfillRequest, create_backfill
 from sluice.etl.downstream import MySQLSession
 from sluice.etl.settings import Settings
@@ -94,7 +95,7 @@ def create_repair(settings: Settings, summary: VerifySummary, by: str) -> Job:
 
 def _refuse_merged(settings: Settings, wrong: Iterable[TableResult]) -> None:
     merged = [
-        one.name for one in wrong if settings.routes.target(*TableName.parse(one.name)).is_merged
+        one.name for one in wrong if settings.routes.target(*TableName.parse(one.name)).mixes_rows
     ]
     if merged:
         raise VerifyError(
@@ -126,7 +127,7 @@ def _is_named(one: TableResult, found: Mapping[str, RowDiff]) -> bool:
 def _key_conditions(found: RowDiff) -> Iterator[str]:
     keys = differing_keys(found)
     for first in range(0, keys.num_rows, _KEYS_PER_CHUNK):
-        yield condition_of(found.table, keys.slice(first, _KEYS_PER_CHUNK))
+        yield condition_of(without_source_column(found.table), keys.slice(first, _KEYS_PER_CHUNK))
 
 
 def table_repair(

@@ -93,7 +93,11 @@ def handle_columns(table: Table) -> list[tuple[Column, bool]]:
     index = table.primary_index
     if index is None:
         raise CodecError(f"table {table.full_name} has a common handle and no primary key")
-    return [(table.columns[offset], length == WHOLE_COLUMN) for _, offset, length in index.columns]
+    return [
+        (table.columns[offset], length == WHOLE_COLUMN)
+        for _, offset, length in index.columns
+        if not table.columns[offset].names_source
+    ]
 
 
 def decode_insert(table: Table, data: bytes) -> list[Any]:

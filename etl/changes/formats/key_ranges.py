@@ -60,6 +60,8 @@ def key_columns(table: Table) -> list[KeyColumn]:
     found: list[KeyColumn] = []
     for _, offset, length in index.columns if index is not None else ():
         column = table.columns[offset]
+        if column.names_source:
+            continue
         if length != WHOLE_COLUMN or column.kind not in SPLITTABLE_KINDS or column.generated:
             break
         found.append(KeyColumn.from_column(column))

@@ -15,6 +15,7 @@ from sluice.etl.changes.rules import (
     Routes,
     RowRuleError,
     RowSelection,
+    with_source_column,
     with_stored_mark,
 )
 from sluice.tidb.schema import Table
@@ -33,7 +34,7 @@ class Destination:
     name: str
     """The full upstream name."""
     source: str = ""
-    """The upstream name, if rows are merged with those of other tables downstream; else ""."""
+    """The upstream name, if rows are mixed with those of other tables downstream; else ""."""
     is_wanted: bool = True
     """False if the changes go nowhere."""
     refusal: str = ""
@@ -71,19 +72,20 @@ class Destinations:
             target = self._routes.target(*names)
             rows = self._filters.row_selection(table)
             narrowed = self._filters.narrowed(table)
+            shaped = with_source_column(narrowed, target)
         except (ColumnRuleError, RouteError, RowRuleError) as error:
             return Destination(table, table.full_name, refusal=str(error))
         if target.is_merged and narrowed is not table:
             return Destination(table, table.full_name, refusal=self._merged(table, target.sources))
         routed = (
-            narrowed
+            shaped
             if target.route is None
-            else replace(narrowed, schema_name=target.schema, name=target.table)
+            else replace(shaped, schema_name=target.schema, name=target.table)
         )
         return Destination(
             with_stored_mark(routed),
             table.full_name,
-            table.full_name if target.is_merged else "",
+            table.full_name if target.mixes_rows else "",
             rows=rows,
             ignored_kinds=self._filters.ignored_row_kinds(*names),
             may_keep_rows=self._filters.may_keep_rows(*names),

@@ -37,6 +37,11 @@ from sluice.etl.changes.rules.routes import Route, RouteError, Routes, Target
 from sluice.etl.changes.rules.row_rules import ALL_KINDS, RowRule, RowRuleError
 from sluice.etl.changes.rules.rule_effects import RecordedRules, rule_differences
 from sluice.etl.changes.rules.soft_deletes import commit_time, with_stored_mark
+from sluice.etl.changes.rules.source_columns import (
+    source_condition,
+    with_source_column,
+    without_source_column,
+)
 from sluice.etl.lazy_exports import lazy_getattr
 
 if TYPE_CHECKING:
@@ -83,7 +88,10 @@ __all__ = [
     "rules_digest",
     "scope_ddl",
     "skip_reason",
+    "source_condition",
+    "with_source_column",
     "with_stored_mark",
+    "without_source_column",
 ]
 
 __getattr__ = lazy_getattr(

@@ -15,6 +15,7 @@ from sluice.etl.changes.rules.column_rules import (
 from sluice.etl.changes.rules.filters import Filter
 from sluice.etl.changes.rules.routes import RouteError, Routes, Target
 from sluice.etl.changes.rules.row_rules import RowRuleError
+from sluice.etl.changes.rules.source_columns import with_source_column
 from sluice.etl.changes.steps import ChangeError
 from sluice.tidb.ddl_actions import Action
 from sluice.tidb.ddl_job import DdlJob
@@ -186,6 +187,13 @@ class RuleChecks:
                 str(error),
                 "change the rule so that it makes sense for the table behind the statement, or",
             ) from error
+
+    def by_source(self, table: Table, target: Target) -> Table:
+        """Return the table with the column that its route adds. Raises ScopeError."""
+        try:
+            return with_source_column(table, target)
+        except RouteError as error:
+            raise self._error(str(error), "change the rules, or") from None
 
     def target(self, table: Table) -> Target:
         """Return where a table goes. Raises ScopeError."""

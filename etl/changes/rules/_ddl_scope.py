@@ -16,8 +16,8 @@ from sluice.etl.changes.formats.ddl_partitions import plain_name
 from sluice.etl.changes.rules._ddl_names import rename_database, rename_in_query, rename_tables
 from sluice.etl.changes.rules._ddl_rule_checks import RuleChecks, ScopeError, scope_error
 from sluice.etl.changes.rules.filters import Filter
-from sluice.etl.changes.rules.routes import RouteError, Routes
-from sluice.etl.changes.steps import ScopedDdl
+from sluice.etl.changes.rules.routes import RouteError, Routes, Target
+from sluice.etl.changes.steps import MovedSource, ScopedDdl
 from sluice.tidb.column_types import FLAG_NOT_NULL
 from sluice.tidb.ddl_actions import REMOVES_ROWS, RENAMES, Action
 from sluice.tidb.ddl_job import DdlEffect, DdlJob
@@ -62,6 +62,7 @@ class _DdlScoper:
         self._checks = RuleChecks(ddl, self._before, self._after, filters, routes)
         self._warnings: list[str] = []
         self._merged: list[str] = []
+        self._moved_sources: list[MovedSource] = []
         self._left_out: set[str] = set()
 
     def result(self) -> ScopeResult:
@@ -95,7 +96,7 @@ class _DdlScoper:
                 return ScopeResult(None, touches=touches)
         kept = [i for i in kept if self._may_run(i)]
         self._leave_columns_out(kept)
-        if touches and not kept and not self._schemas:
+        if touches and not kept and not self._schemas and not self._moved_sources:
             return ScopeResult(None, touches=True, warnings=tuple(self._warnings))
         return ScopeResult(self._scoped(kept), touches=True, warnings=tuple(self._warnings))
 
@@ -161,6 +162,8 @@ class _DdlScoper:
         if merged is None:
             return True
         place = full_name(merged.schema, merged.table)
+        if merged.source_column and self._moves_source(merged, old, new):
+            return False
         if self._kind in RENAMES and old is not None and new is not None:
             if (folded(targets[0].schema), folded(targets[0].table)) == (
                 folded(targets[1].schema),
@@ -191,6 +194,31 @@ class _DdlScoper:
             self._merged.append(merged.sources)
         return True
 
+    def _moves_source(self, merged: Target, old: Table | None, new: Table | None) -> bool:
+        """Note what becomes of the rows of one source in a merged target; False for nothing."""
+        if self._kind in (Action.RECOVER_TABLE, Action.RECOVER_SCHEMA):
+            name = (new or old).full_name if (new or old) else ""  # type: ignore[union-attr]
+            raise self._error(
+                f"it brings back rows of {name}, which were removed from"
+                f" {full_name(merged.schema, merged.table)}",
+                "leave it out and copy them (`sluice backfill`): so",
+            )
+        place = merged.schema, merged.table, merged.source_column
+        if self._kind in RENAMES and old is not None and new is not None:
+            goal = self._checks.target(new)
+            if (folded(goal.schema), folded(goal.table)) != (
+                folded(merged.schema), folded(merged.table)
+            ):  # fmt: skip
+                return False
+            if old.full_name != new.full_name:
+                self._moved_sources.append(MovedSource(*place, old.full_name, new.full_name))
+            return True
+        if self._kind in REMOVES_ROWS and (old is None or new is None):
+            if old is not None:
+                self._moved_sources.append(MovedSource(*place, old.full_name))
+            return True
+        return False
+
     def _scoped(self, kept: list[int]) -> ScopedDdl:
         schema, name = self._ddl.schema_name, self._ddl.table_name
         before = {i: self._routed(self._before[i]) for i in kept if i in self._before}
@@ -210,6 +238,7 @@ class _DdlScoper:
             before=before,
             merged=self._merged[0] if self._merged else "",
             left_out=tuple(sorted(self._left_out)),
+            moved_sources=tuple(self._moved_sources),
             only_if_empty=self._kind == Action.DROP_SCHEMA
             and (
                 not self._filters.wants_whole_schema(schema) or self._routes.concerns_schema(schema)
@@ -290,7 +319,8 @@ class _DdlScoper:
     def _routed(self, table: Table) -> Table:
         target = self._checks.target(table)
         return replace(
-            table, schema_name=target.schema, name=target.table, view=self._routed_view(table),
+            self._checks.by_source(table, target),
+            schema_name=target.schema, name=target.table, view=self._routed_view(table),
             foreign_keys=tuple(self._routed_key(table, key) for key in table.foreign_keys),
         )  # fmt: skip
 

@@ -11,8 +11,10 @@ from typing import Any
 from sluice.etl.changes.masks import key_fingerprint
 from sluice.etl.changes.rules.filters import Filter
 from sluice.etl.changes.rules.routes import Routes
+from sluice.etl.changes.rules.source_columns import with_source_column
 from sluice.tidb.ddl_actions import IGNORED_ACTIONS, Action, action_name
 from sluice.tidb.ddl_job import DdlJob
+from sluice.tidb.schema import Table
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +25,15 @@ class ReplicationRules:
     routes: Routes = field(default_factory=Routes)
     ignored_ts: frozenset[int] = frozenset()
     """Commit timestamps of transactions and DDL that are excluded."""
+
+    def shaped(self, table: Table) -> Table:
+        """Return the table, under its upstream name, with the columns that it has downstream.
+
+        As `Filter.narrowed`, and with the one that a route adds. Raises ColumnRuleError,
+        RouteError.
+        """
+        target = self.routes.target(table.schema_name, table.name)
+        return with_source_column(self.filters.narrowed(table), target)
 
 
 def rules_digest(filters: Filter, routes: Routes) -> str:
@@ -47,7 +58,11 @@ def rules_digest(filters: Filter, routes: Routes) -> str:
         plain.pop()
         if not filters.rows:
             plain.pop()
-    text = json.dumps([plain, _plain(routes)], ensure_ascii=False)
+    routed = _plain(routes)
+    for rule in routed[0]:  # that of a rule without a column, as former versions wrote it
+        if not rule[-1]:
+            rule.pop()
+    text = json.dumps([plain, routed], ensure_ascii=False)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 

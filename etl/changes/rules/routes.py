@@ -20,8 +20,9 @@ from sluice.tidb.table_name import full_name
 class Route:
     """One rule.
 
-    `table` "" is a rule about databases; `target_table` "" leaves tables their names. `text` is for
-    messages.
+    `table` "" is a rule about databases; `target_table` "" leaves tables their names.
+    `source_column`: the column of the target that names the source of each row, "" for none. `text`
+    is for messages.
     """
 
     schema: str
@@ -29,6 +30,7 @@ class Route:
     target_schema: str
     target_table: str
     text: str
+    source_column: str = ""
 
     def matches(self, schema: str, table: str) -> bool:
         """Return whether the rule is about this table."""
@@ -71,6 +73,16 @@ class Target:
     def is_merged(self) -> bool:
         return bool(self.sources)
 
+    @property
+    def source_column(self) -> str:
+        """Return the column that keeps the rows of a merged target's sources apart, "" for none."""
+        return self.route.source_column if self.route is not None and self.sources else ""
+
+    @property
+    def mixes_rows(self) -> bool:
+        """Return whether nothing tells the rows of its sources apart."""
+        return self.is_merged and not self.source_column
+
 
 class RouteError(SluiceError, ValueError):
     """A table whose rows would be mixed with those of another one without a rule for that.
@@ -110,6 +122,12 @@ class Routes:
             return Target(schema, table)
         feeding = naming if rule.target_table else bringing
         merged = len(feeding) > 1 or rule.is_merging
+        if unlike := [one for one in feeding if one.source_column != rule.source_column]:
+            raise RouteError(
+                f"{rule.text} and {unlike[0].text} have the same target, and not the same"
+                " source-column",
+                hint="give both the same `source-column`, or none",
+            )
         return Target(*target, rule, ", ".join(other.text for other in feeding) if merged else "")
 
     def target_schema(self, schema: str) -> str:

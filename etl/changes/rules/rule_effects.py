@@ -49,7 +49,8 @@ class RecordedRules(JsonDocument):
             found = self.routes.target(schema, table)
         except RouteError:
             return "nowhere, by rules that contradict each other"
-        return full_name(found.schema, found.table)
+        column = found.source_column
+        return f"{full_name(found.schema, found.table)}{f', by {column}' if column else ''}"
 
     def selection(self, schema: str, table: str) -> object:
         """Return what is equal for rules that select the same rows of a table."""

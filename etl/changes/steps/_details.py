@@ -322,6 +322,24 @@ class SurvivingRows:
 
 
 @dataclass(frozen=True, slots=True)
+class MovedSource:
+    """What a DDL makes of the rows of one source in a merged table.
+
+    They are those of `schema`.`table` whose `column` is `old`; `new` is the source's new name, ""
+    if its rows are gone.
+    """
+
+    schema: str
+    table: str
+    column: str
+    old: str
+    new: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        return {each.name: getattr(self, each.name) for each in fields(self)}
+
+
+@dataclass(frozen=True, slots=True)
 class ScopedDdl(DdlJob, StepDetail):
     """A DDL job as far as it concerns the downstream; the detail of a ddl step.
 
@@ -342,6 +360,7 @@ class ScopedDdl(DdlJob, StepDetail):
     """DDL of the same commit_ts follows."""
     left_out: tuple[str, ...] = ()
     """Columns of its tables, before or after it, that rules leave out."""
+    moved_sources: tuple[MovedSource, ...] = ()
 
     @classmethod
     def from_job(cls, job: DdlJob, **more: Any) -> Self:
@@ -363,6 +382,8 @@ class ScopedDdl(DdlJob, StepDetail):
             document["has_companions"] = True
         if self.left_out:
             document["left_out"] = list(self.left_out)
+        if self.moved_sources:
+            document["moved_sources"] = [moved.to_json() for moved in self.moved_sources]
         if self.kept:
             document["kept"] = [rows.to_json() for rows in self.kept]
         return document
@@ -380,6 +401,9 @@ class ScopedDdl(DdlJob, StepDetail):
             kept=tuple(SurvivingRows.from_json(rows) for rows in document.get("kept") or ()),
             has_companions=bool(document.get("has_companions")),
             left_out=tuple(document.get("left_out") or ()),
+            moved_sources=tuple(
+                MovedSource(**moved) for moved in document.get("moved_sources") or ()
+            ),
         )
 
 

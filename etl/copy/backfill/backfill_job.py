@@ -19,7 +19,7 @@ from typing import Any
 from sluice.errors import SluiceError, ours
 from sluice.etl.changes.formats.key_ranges import in_range
 from sluice.etl.changes.masks import masks_of
-from sluice.etl.changes.rules import Filter
+from sluice.etl.changes.rules import ReplicationRules
 from sluice.etl.copy.backfill.chunk_cutter import ChunkCutter
 from sluice.etl.copy.backfill.chunk_scheduler import AlignedChunkScheduler
 from sluice.etl.copy.backfill.downstream_session import BackfillDownstream
@@ -58,7 +58,7 @@ class BackfillEndpoints:
     aligned_chunks: AlignedChunks
     storage: Storage
     read: ReadChunk
-    filters: Filter = field(default_factory=Filter)
+    rules: ReplicationRules = field(default_factory=ReplicationRules)
 
 
 @dataclass(slots=True)
@@ -295,11 +295,11 @@ class BackfillJob:
             made.condition or "TRUE",
             *([f"({self._request.where})"] if self._request.where else []),
         ]
-        selection = self._endpoints.filters.row_selection(table)
+        selection = self._endpoints.rules.filters.row_selection(table)
         if selection is not None:
             conditions.append(selection.sql())
         most = _MAX_CHUNK_BYTES if range_key(table) and not hand.chunk.condition else 0
-        narrowed = self._endpoints.filters.narrowed(table)
+        narrowed = self._endpoints.rules.shaped(table)
         found = self._endpoints.read(
             ReadRequest(made.at_ts, narrowed, " AND ".join(conditions), path, most)
         )

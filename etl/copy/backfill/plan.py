@@ -7,7 +7,14 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from sluice.errors import SluiceError
-from sluice.etl.changes.rules import ColumnRuleError, Filter, RouteError, Routes, RowRuleError
+from sluice.etl.changes.rules import (
+    ColumnRuleError,
+    Filter,
+    RouteError,
+    Routes,
+    RowRuleError,
+    with_source_column,
+)
 from sluice.etl.changes.write_plans.identity import lookup_key_columns
 from sluice.etl.copy import CopyError
 from sluice.etl.copy.backfill.request import BackfillRequest
@@ -202,11 +209,11 @@ class _BackfillPlanner:
     def _checked(self, table: Table, size: TableSize) -> BackfillTablePlan:
         request = self._request
         target = self._routes.target(table.schema_name, table.name)
-        if target.is_merged:
+        if target.mixes_rows:
             raise BackfillError(
                 f"{table.full_name} is merged into {full_name(target.schema, target.table)} with"
                 " others: which rows there are its own is unknown, so none can be replaced or"
-                " compared"
+                " compared. `source-column` of the [[route]] would tell"
             )
         if self._filters.leaves_changes_out(table.schema_name, table.name):
             raise BackfillError(
@@ -231,7 +238,7 @@ class _BackfillPlanner:
             self._check_keyless(table, size)
         goal = full_name(target.schema, target.table)
         held = self._held.get(folded(goal))
-        self._check_columns(narrowed, held, goal)
+        self._check_columns(with_source_column(narrowed, target), held, goal)
         only = request.only.get(table.full_name, ()) if key else ()
         return BackfillTablePlan(
             table.id,

@@ -278,7 +278,7 @@ def run_backfill(
             place.relay.aligned_chunks,
             place.relay.storage,
             read,
-            settings.filters,
+            settings.rules,
         )
         work = BackfillJob(request, plan, sides, job.id, run)
         state = _run_job(work)

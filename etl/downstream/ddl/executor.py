@@ -145,6 +145,8 @@ class DdlExecutor:
         """
         with self._errors(ddl):
             self._check_names(ddl)
+            if self._only_moves_sources(ddl):
+                return []
             if ddl.merged and self._already_executed(ddl):
                 return [
                     f"done already, as {ddl.merged} merges tables: another of them brought the"
@@ -163,6 +165,21 @@ class DdlExecutor:
             warnings = self._converter.convert(ddl)
             return warnings + self._run(ddl) + self._reconcile(ddl)
 
+    def _only_moves_sources(self, ddl: ScopedDdl) -> bool:
+        """Give rows of merged tables another source or remove them; whether that is all there is.
+
+        Running it again changes nothing.
+        """
+        for moved in ddl.moved_sources:
+            table = f"{quote_name(moved.schema)}.{quote_name(moved.table)}"
+            name = quote_name(moved.column)
+            verb = f"UPDATE {table} SET {name} = {literal(moved.new)}"
+            self._session.execute(
+                f"{verb if moved.new else f'DELETE FROM {table}'} WHERE {name} ="
+                f" {literal(moved.old)}"
+            )
+        return bool(ddl.moved_sources) and not ddl.effect.tables and not ddl.effect.schemas
+
     def _already_executed(self, ddl: ScopedDdl) -> bool:
         with ddl_session(self._session, ddl):
             return already_executed(self._session, ddl)
@@ -174,6 +191,8 @@ class DdlExecutor:
         """
         with self._errors(ddl):
             self._check_names(ddl)
+            if self._only_moves_sources(ddl):
+                return []
             warnings: list[str] = []
             kind = ddl.type
             if self._converter.interrupted(ddl):

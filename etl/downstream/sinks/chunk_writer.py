@@ -15,7 +15,7 @@ from typing import Any
 from sluice.etl.changes import server_errors
 from sluice.etl.changes.formats.layout import LoadLayout
 from sluice.etl.changes.formats.sql_text import literal, quote_name, quote_table
-from sluice.etl.changes.rules import commit_time
+from sluice.etl.changes.rules import commit_time, source_condition
 from sluice.etl.changes.steps import HoldAsBytes, Step
 from sluice.etl.downstream import (
     ChunkResult,
@@ -309,7 +309,9 @@ class ChunkWriter:
     @property
     def _inside(self) -> str:
         """Return the condition of the rows that the chunk is about."""
-        return f"({self._asked.condition})" if self._asked.condition else "1 = 1"
+        inside = f"({self._asked.condition})" if self._asked.condition else "1 = 1"
+        source = self._chunk.table.source_column
+        return inside if source is None else f"{inside} AND {source_condition(source)}"
 
     @property
     def _and_living(self) -> str:

@@ -15,6 +15,7 @@ import pyarrow as pa
 from sluice.etl.changes.formats.key_ranges import SPLITTABLE_KINDS, KeyColumn
 from sluice.etl.changes.formats.mysql_rows import RowBlock
 from sluice.etl.changes.formats.sql_text import quote_name
+from sluice.etl.changes.rules import source_condition
 from sluice.etl.copy.block_rows import batch_of, select_statement
 from sluice.etl.downstream import MySQLSession
 from sluice.etl.history.errors import SnapshotError
@@ -51,12 +52,16 @@ class DownstreamTable:
 
     @property
     def quoted(self) -> str:
-        """Return what stands behind FROM: the table, or its rows that aren't marked as deleted."""
-        mark = self.table.deletion_mark
-        if mark is not None:
+        """Return what stands behind FROM: the table, or this table's living rows in it."""
+        mark, source = self.table.deletion_mark, self.table.source_column
+        conditions = [
+            *([f"{quote_name(mark.name)} IS NULL"] if mark is not None else []),
+            *([source_condition(source)] if source is not None else []),
+        ]
+        if conditions:
             return (
-                f"(SELECT * FROM {self._quoted_name} WHERE {quote_name(mark.name)} IS NULL) AS"
-                " `sluice living`"
+                f"(SELECT * FROM {self._quoted_name} WHERE {' AND '.join(conditions)}) AS `sluice"
+                " living`"
             )
         return self._quoted_name
 
@@ -73,7 +78,9 @@ def page_key(table: Table) -> list[KeyColumn]:
     written = {column.name: column for column in table.writable_columns}
     index = table.primary_index
     prefixes = index is not None and any(length != WHOLE_COLUMN for _, _, length in index.columns)
-    columns = [written.get(name) for name in table.primary_key]
+    source = table.source_column
+    names = (name for name in table.primary_key if source is None or name != source.name)
+    columns = [written.get(name) for name in names]
     if prefixes or any(column is None or column.kind not in SPLITTABLE_KINDS for column in columns):
         return []
     return [KeyColumn.from_column(column) for column in columns if column is not None]

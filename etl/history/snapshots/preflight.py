@@ -8,7 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from sluice.etl.changes.rules import ColumnRuleError, RouteError, RowRuleError
+from sluice.etl.changes.rules import (
+    ColumnRuleError,
+    RouteError,
+    RowRuleError,
+    with_source_column,
+)
 from sluice.etl.copy.definitions import SourceSchema
 from sluice.etl.downstream import MySQLSession
 from sluice.etl.history.snapshots.downstream_catalog import mismatch, read_downstream_tables
@@ -123,9 +128,12 @@ def downstream_table_of(
         target = settings.routes.target(schema, name)
     except RouteError as error:
         return str(error)
-    if target.is_merged:
+    if target.mixes_rows or (target.is_merged and not selected_too):
         return f"{table.full_name} is merged with other tables downstream: {target.sources}"
-    return DownstreamTable(table, target.schema, target.table)
+    try:
+        return DownstreamTable(with_source_column(table, target), target.schema, target.table)
+    except RouteError as error:
+        return str(error)
 
 
 def abbreviate_problems(problems: Sequence[str]) -> str:

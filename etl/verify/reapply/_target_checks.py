@@ -160,7 +160,7 @@ def _why_table_differs(session: MySQLSession, own: Settings, table: Table, since
     """Return why a table there can't be what it was upstream, "" if it may be."""
     try:
         goal = own.routes.target(table.schema_name, table.name)
-        shaped = own.filters.narrowed(table)
+        shaped = own.rules.shaped(table)
     except (ColumnRuleError, RouteError) as error:
         return str(error)
     there = {folded(str(name)) for (name,) in session.query(_COLUMNS, (goal.schema, goal.table))}
