@@ -11,14 +11,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sluice.etl.changes.formats.ddl_columns import pair_columns
 from sluice.etl.changes.formats.ddl_partitions import plain_name
 from sluice.etl.changes.rules._ddl_names import rename_database, rename_in_query, rename_tables
 from sluice.etl.changes.rules._ddl_rule_checks import RuleChecks, ScopeError, scope_error
+from sluice.etl.changes.rules._source_union import UnionError, union_behind
 from sluice.etl.changes.rules.filters import Filter
 from sluice.etl.changes.rules.routes import RouteError, Routes, Target
 from sluice.etl.changes.steps import MovedSource, ScopedDdl
-from sluice.tidb.column_types import FLAG_NOT_NULL
 from sluice.tidb.ddl_actions import REMOVES_ROWS, RENAMES, Action
 from sluice.tidb.ddl_job import DdlEffect, DdlJob
 from sluice.tidb.folded import folded
@@ -63,6 +62,7 @@ class _DdlScoper:
         self._warnings: list[str] = []
         self._merged: list[str] = []
         self._moved_sources: list[MovedSource] = []
+        self._renamed_for_source: list[tuple[str, str]] = []
         self._left_out: set[str] = set()
 
     def result(self) -> ScopeResult:
@@ -239,6 +239,7 @@ class _DdlScoper:
             merged=self._merged[0] if self._merged else "",
             left_out=tuple(sorted(self._left_out)),
             moved_sources=tuple(self._moved_sources),
+            renamed_for_source=tuple(self._renamed_for_source),
             only_if_empty=self._kind == Action.DROP_SCHEMA
             and (
                 not self._filters.wants_whole_schema(schema) or self._routes.concerns_schema(schema)
@@ -282,39 +283,27 @@ class _DdlScoper:
         return tuple(sorted(routed - {table.schema_name for table in before.values()}))
 
     def _with_what_others_need(self, table: Table) -> Table:
-        """Return the table with columns that one source of a merged table drops.
-
-        The others may still have them: they stay there, and may be NULL.
-        """
+        """Return the table with columns that other sources of a merged table may still have."""
         old = self._before.get(table.id)
         if not self._merged or old is None:
             return table
-        pairs = pair_columns(old, table, self._ddl)
-        kept = {column.id for column in pairs.values()}
-        dropped = [
-            c
-            for c in old.columns
-            if c.public and not c.hidden and not c.generated and c.id not in kept
-        ]
-        if not dropped:
-            return table
-        names = ", ".join(column.name for column in dropped)
-        self._warnings.append(
-            f"{self._ddl.title} drops {names} of {old.full_name}: the columns stay, as other tables"
-            f" are merged with it ({self._merged[0]}); once all of them are without, drop the"
-            " columns downstream by hand"
-        )
-        stay = tuple(
-            replace(
-                c,
-                offset=len(table.columns) + n,
-                flag=c.flag & ~FLAG_NOT_NULL,
-                default=None,
-                default_is_expr=False,
+        by_source = bool(self._checks.target(table).source_column)
+        try:
+            union = union_behind(self._ddl, old, table, by_source=by_source)
+        except UnionError as error:
+            raise self._error(
+                f"{table.full_name} is merged with other tables ({self._merged[0]}): {error}",
+                f"run it downstream for all of them (`sluice ddl replace {self._ddl.commit_ts}`),"
+                " or",
+            ) from None
+        self._renamed_for_source += union.renamed
+        if union.stays:
+            self._warnings.append(
+                f"{self._ddl.title} drops {', '.join(union.stays)} of {old.full_name}: the columns"
+                f" stay, as other tables are merged with it ({self._merged[0]}); once all of them"
+                " are without, drop the columns downstream by hand"
             )
-            for n, c in enumerate(dropped)
-        )
-        return replace(table, columns=(*table.columns, *stay))
+        return union.table
 
     def _routed(self, table: Table) -> Table:
         target = self._checks.target(table)

@@ -361,6 +361,8 @@ class ScopedDdl(DdlJob, StepDetail):
     left_out: tuple[str, ...] = ()
     """Columns of its tables, before or after it, that rules leave out."""
     moved_sources: tuple[MovedSource, ...] = ()
+    renamed_for_source: tuple[tuple[str, str], ...] = ()
+    """(New, old) names of columns that one source of a merged table renames, and others may not."""
 
     @classmethod
     def from_job(cls, job: DdlJob, **more: Any) -> Self:
@@ -384,6 +386,8 @@ class ScopedDdl(DdlJob, StepDetail):
             document["left_out"] = list(self.left_out)
         if self.moved_sources:
             document["moved_sources"] = [moved.to_json() for moved in self.moved_sources]
+        if self.renamed_for_source:
+            document["renamed_for_source"] = [list(names) for names in self.renamed_for_source]
         if self.kept:
             document["kept"] = [rows.to_json() for rows in self.kept]
         return document
@@ -403,6 +407,9 @@ class ScopedDdl(DdlJob, StepDetail):
             left_out=tuple(document.get("left_out") or ()),
             moved_sources=tuple(
                 MovedSource(**moved) for moved in document.get("moved_sources") or ()
+            ),
+            renamed_for_source=tuple(
+                (str(new), str(old)) for new, old in document.get("renamed_for_source") or ()
             ),
         )
 

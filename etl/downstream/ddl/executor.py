@@ -39,6 +39,7 @@ from sluice.etl.downstream.ddl._reconcile import CannotReconcile, reconcile
 from sluice.etl.downstream.ddl._recycle import RecycleBin
 from sluice.etl.downstream.ddl._session import ddl_session
 from sluice.etl.downstream.ddl._shared_table import already_executed, structure_differences
+from sluice.etl.downstream.ddl._source_rows import fill_added_columns, move_sources
 from sluice.etl.downstream.ddl._state import actual_columns, fingerprint
 from sluice.etl.downstream.ddl._table_exchanges import (
     exchange_partition,
@@ -145,9 +146,10 @@ class DdlExecutor:
         """
         with self._errors(ddl):
             self._check_names(ddl)
-            if self._only_moves_sources(ddl):
+            if move_sources(self._session, ddl):
                 return []
             if ddl.merged and self._already_executed(ddl):
+                fill_added_columns(self._session, ddl)
                 return [
                     f"done already, as {ddl.merged} merges tables: another of them brought the"
                     " statement before"
@@ -165,21 +167,6 @@ class DdlExecutor:
             warnings = self._converter.convert(ddl)
             return warnings + self._run(ddl) + self._reconcile(ddl)
 
-    def _only_moves_sources(self, ddl: ScopedDdl) -> bool:
-        """Give rows of merged tables another source or remove them; whether that is all there is.
-
-        Running it again changes nothing.
-        """
-        for moved in ddl.moved_sources:
-            table = f"{quote_name(moved.schema)}.{quote_name(moved.table)}"
-            name = quote_name(moved.column)
-            verb = f"UPDATE {table} SET {name} = {literal(moved.new)}"
-            self._session.execute(
-                f"{verb if moved.new else f'DELETE FROM {table}'} WHERE {name} ="
-                f" {literal(moved.old)}"
-            )
-        return bool(ddl.moved_sources) and not ddl.effect.tables and not ddl.effect.schemas
-
     def _already_executed(self, ddl: ScopedDdl) -> bool:
         with ddl_session(self._session, ddl):
             return already_executed(self._session, ddl)
@@ -191,7 +178,7 @@ class DdlExecutor:
         """
         with self._errors(ddl):
             self._check_names(ddl)
-            if self._only_moves_sources(ddl):
+            if move_sources(self._session, ddl):
                 return []
             warnings: list[str] = []
             kind = ddl.type
@@ -224,6 +211,7 @@ class DdlExecutor:
         with ddl_session(self._session):
             warnings = reconcile(self._session, ddl)
         self._converter.finish(ddl)
+        fill_added_columns(self._session, ddl)
         return warnings
 
     @contextlib.contextmanager

@@ -188,6 +188,61 @@ def test_a_column_that_sources_add_one_after_another_is_there_from_the_first_on(
     assert story.rows("all", "k, v, w, origin") == [(1, "a", 7, "d.t1"), (1, "d", 8, "d.t2")]
 
 
+@MODES
+def test_a_column_that_sources_rename_one_after_another_is_there_under_both_names(
+    mariadb: MariaDBServer, tmp_path: Path, mode: str
+) -> None:
+    story = story_of(mariadb, tmp_path)
+    settings = settings_of(story, mode)
+    for made in (ONE, TWO):
+        story.insert(made, {"k": 1, "u": 1, "v": made.name})
+    one, two = (
+        replace(
+            made,
+            columns=tuple(
+                replace(each, name="w") if each.name == "v" else each for each in made.columns
+            ),
+        )
+        for made in (ONE, TWO)
+    )
+    story.statement(Action.MODIFY_COLUMN, "ALTER TABLE t1 CHANGE v w varchar(9)", one)
+    story.insert(one, {"k": 2, "u": 2, "w": "a"})
+    story.insert(TWO, {"k": 2, "u": 2, "v": "b"})
+    apply(story, settings)
+    shown = "k, v, w, origin"
+    assert story.rows("all", shown) == [
+        (1, "t1", "t1", "d.t1"), (1, "t2", None, "d.t2"), (2, "b", None, "d.t2"),
+        (2, None, "a", "d.t1"),
+    ]  # fmt: skip
+    story.statement(Action.MODIFY_COLUMN, "ALTER TABLE t2 CHANGE v w varchar(9)", two)
+    story.insert(two, {"k": 3, "u": 3, "w": "c"})
+    apply(story, settings)
+    assert story.rows("all", "k, w, origin") == [
+        (1, "t1", "d.t1"), (1, "t2", "d.t2"), (2, "a", "d.t1"), (2, "b", "d.t2"), (3, "c", "d.t2"),
+    ]  # fmt: skip
+
+
+@MODES
+def test_rows_of_a_source_have_its_own_default_in_a_column_that_another_added_before(
+    mariadb: MariaDBServer, tmp_path: Path, mode: str
+) -> None:
+    story = story_of(mariadb, tmp_path)
+    settings = settings_of(story, mode)
+    for made in (ONE, TWO):
+        story.insert(made, {"k": 1, "u": 1, "v": "x"})
+    one = wider(ONE, column(4, "w int", default="5", origin_default="5"))
+    two = wider(TWO, column(4, "w int", default="7", origin_default="7"))
+    story.statement(Action.ADD_COLUMN, "ALTER TABLE t1 ADD w int DEFAULT 5", one)
+    story.insert(TWO, {"k": 2, "u": 2, "v": "y"})
+    apply(story, settings)
+    story.statement(Action.ADD_COLUMN, "ALTER TABLE t2 ADD w int DEFAULT 7", two)
+    story.insert(two, {"k": 3, "u": 3, "v": "z", "w": None})
+    apply(story, settings)
+    assert story.rows("all", "k, w, origin") == [
+        (1, 5, "d.t1"), (1, 7, "d.t2"), (2, 7, "d.t2"), (3, None, "d.t2"),
+    ]  # fmt: skip
+
+
 def test_changes_that_are_written_twice_leave_the_same_rows(
     mariadb: MariaDBServer, tmp_path: Path
 ) -> None:
