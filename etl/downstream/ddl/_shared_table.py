@@ -15,7 +15,8 @@ from sluice.etl.changes.steps import ScopedDdl
 from sluice.etl.downstream import MySQLSession
 from sluice.etl.downstream.ddl._conversions import conversions
 from sluice.etl.downstream.ddl._detect_executed import was_executed
-from sluice.etl.downstream.ddl._generate import create_table
+from sluice.etl.downstream.ddl._generate import column_definition, create_table
+from sluice.etl.downstream.ddl._new_column import bare_column
 from sluice.etl.downstream.ddl._shown import shown_columns, temporary_table
 from sluice.tidb.ddl_actions import Action
 from sluice.tidb.folded import folded
@@ -44,10 +45,22 @@ def already_executed(session: MySQLSession, ddl: ScopedDdl) -> bool:
     return was_executed(session, ddl) is True
 
 
-def structure_differences(session: MySQLSession, table: Table) -> list[str]:
+def add_lacking_columns(session: MySQLSession, table: Table) -> None:
+    """Add the columns of a new source that the downstream's table lacks, NULL in all rows."""
+    there = shown_columns(session, quote_table(table))
+    for column in table.columns:
+        if column.public and not column.hidden and folded(column.name) not in there:
+            definition = column_definition(bare_column(column, column.name), session.dialect)
+            session.execute(f"ALTER TABLE {quote_table(table)} ADD COLUMN {definition}")
+
+
+def structure_differences(
+    session: MySQLSession, table: Table, *, may_lack: bool = False
+) -> list[str]:
     """Describe how the table's columns and unique keys differ from the existing downstream table.
 
-    [] if its rows fit and are identified in the same way.
+    [] if its rows fit and are identified in the same way. `may_lack`: columns of the existing one
+    in which rows can be NULL needn't be there, or may be NOT NULL.
     """
     statement, _ = create_table(
         without_foreign_keys(without_partitions(with_server_computed(table))), session.dialect
@@ -64,12 +77,12 @@ def structure_differences(session: MySQLSession, table: Table) -> list[str]:
     found = [
         f"column {name} is {there.get(name, 'missing')}, {kind} expected"
         for name, kind in here.items()
-        if there.get(name) != kind
+        if there.get(name) not in (kind, kind._replace(nullable=True) if may_lack else kind)
     ]
     found += [
         f"column {name} ({kind}) is one too many"
         for name, kind in there.items()
-        if name not in here
+        if name not in here and not (may_lack and kind.nullable)
     ]
     found += [
         f"unique key on {', '.join(key)} is missing" for key in sorted(keys_here - keys_there)

@@ -38,7 +38,11 @@ from sluice.etl.downstream.ddl._other_objects import (
 from sluice.etl.downstream.ddl._reconcile import CannotReconcile, reconcile
 from sluice.etl.downstream.ddl._recycle import RecycleBin
 from sluice.etl.downstream.ddl._session import ddl_session
-from sluice.etl.downstream.ddl._shared_table import already_executed, structure_differences
+from sluice.etl.downstream.ddl._shared_table import (
+    add_lacking_columns,
+    already_executed,
+    structure_differences,
+)
 from sluice.etl.downstream.ddl._source_rows import fill_added_columns, move_sources
 from sluice.etl.downstream.ddl._state import actual_columns, fingerprint
 from sluice.etl.downstream.ddl._table_exchanges import (
@@ -324,7 +328,10 @@ class DdlExecutor:
     def _check_existing(self, ddl: ScopedDdl, table: Table) -> list[str]:
         """Check that an existing table is the one that the DDL is to create."""
         if ddl.merged:
-            differences = structure_differences(self._session, table)
+            by_source = table.source_column is not None
+            if by_source:
+                add_lacking_columns(self._session, table)
+            differences = structure_differences(self._session, table, may_lack=by_source)
             if differences:
                 raise self._failure(
                     ddl,

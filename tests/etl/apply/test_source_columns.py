@@ -188,6 +188,26 @@ def test_a_column_that_sources_add_one_after_another_is_there_from_the_first_on(
     assert story.rows("all", "k, v, w, origin") == [(1, "a", 7, "d.t1"), (1, "d", 8, "d.t2")]
 
 
+def test_sources_with_other_columns_make_a_table_with_all_of_them(
+    mariadb: MariaDBServer, tmp_path: Path
+) -> None:
+    story = Story(mariadb, tmp_path)
+    one = table(11, "t1", "k int", "v varchar(9)", "a int", primary="k")
+    two = table(12, "t2", "b int not null", "k int", "v varchar(9) not null", primary="k")
+    three = table(13, "t3", "k int", "v varchar(8)", primary="k")
+    for made in (one, two):
+        story.create(made, f"CREATE TABLE {made.name} (...)")
+    story.insert(one, {"k": 1, "v": "x", "a": 7})
+    story.insert(two, {"k": 1, "v": "y", "b": 8})
+    apply(story, settings_of(story))
+    assert story.rows("all", "k, v, a, b, origin") == [
+        (1, "x", 7, None, "d.t1"), (1, "y", None, 8, "d.t2"),
+    ]  # fmt: skip
+    story.create(three, "CREATE TABLE t3 (...)")
+    with pytest.raises(SluiceError, match=r"column v is varchar\(9\).* varchar\(8\)"):
+        apply(story, settings_of(story))
+
+
 @MODES
 def test_a_column_that_sources_rename_one_after_another_is_there_under_both_names(
     mariadb: MariaDBServer, tmp_path: Path, mode: str

@@ -28,6 +28,8 @@ from tests.etl.story import table
 from tests.etl.verify.replicas import Replica
 
 ONE = table(21, "orders_1", "id int", "v varchar(40)", primary="id", clustered=True)
+SAME = table(26, "orders_6", "id int", "v varchar(40)", primary="id", clustered=True)
+"""With the keys of ONE."""
 TWO = table(22, "orders_2", "id int", "v varchar(40)", primary="id", clustered=True)
 OTHER = table(23, "orders_3", "id int", "v varchar(41)", "w int", primary="id", clustered=True)
 ALONE = table(24, "alone", "id int", "v varchar(40)", primary="id", clustered=True)
@@ -43,11 +45,14 @@ def rows(first: int, count: int) -> list[list[Any]]:
 
 
 @contextlib.contextmanager
-def merged(server: MariaDBServer, folder: Path, *tables: Table) -> Iterator[Replica]:
+def merged(
+    server: MariaDBServer, folder: Path, *tables: Table, rule: Route = RULE
+) -> Iterator[Replica]:
     """The tables are copied."""
     schema = Schema(ONE.schema_id, SCHEMA, "utf8mb4", "utf8mb4_bin")
     held = {
         ONE.id: rows(0, 150),
+        SAME.id: rows(0, 150),
         TWO.id: rows(1000, 150),
         SPELLED.id: rows(1000, 150),
         OTHER.id: [],
@@ -55,7 +60,7 @@ def merged(server: MariaDBServer, folder: Path, *tables: Table) -> Iterator[Repl
     }
     with serving_all(tables, held, region_rows=50) as address:
         made = Replica(address, SourceSchema(NOW - 1, 5, (schema,), tables), server, folder)
-        made.settings = replace(made.settings, routes=Routes((RULE,)))
+        made.settings = replace(made.settings, routes=Routes((rule,)))
         made.copy()
         yield made
 

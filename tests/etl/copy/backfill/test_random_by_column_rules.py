@@ -15,7 +15,7 @@ from hypothesis import settings as tried
 from hypothesis import strategies as st
 
 from sluice.etl.changes.formats.sql_text import literal, quote_name
-from sluice.etl.changes.rules import Filter
+from sluice.etl.changes.rules import Filter, ReplicationRules
 from sluice.etl.copy.backfill import BackfillDownstream, BackfillRequest
 from sluice.etl.copy.backfill.backfill_job import BackfillEndpoints, BackfillJob
 from sluice.etl.copy.backfill.plan import make_backfill_plan
@@ -124,7 +124,12 @@ def backfill(
             "backfill", request.to_json(), WriteScope("db", ("d.t",)), "test"
         )
         sides = BackfillEndpoints(
-            upstream, downstream, relay.aligned_chunks, relay.storage, read, filters
+            upstream,
+            downstream,
+            relay.aligned_chunks,
+            relay.storage,
+            read,
+            ReplicationRules(*rules),
         )
         with job.run(Runner("test")) as run:
             work = BackfillJob(request, plan, sides, job.id, run)
