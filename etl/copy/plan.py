@@ -21,7 +21,7 @@ from sluice.etl.changes.rules import (
 from sluice.etl.copy.definitions import SourceSchema
 from sluice.etl.copy.errors import CopyError
 from sluice.etl.copy.selected_rows import conditions_of
-from sluice.etl.copy.source import RowSource, SourceChunk
+from sluice.etl.copy.source import FindsSharedKeys, RowSource, SourceChunk
 from sluice.etl.display_units import counted
 from sluice.relay.json_codec import JsonDocument
 from sluice.tidb import tso
@@ -167,6 +167,7 @@ class _CopyPlanner:
             )
         tables = [planned for table in chosen if (planned := self._planned(table)) is not None]
         chunks, of_table = self._chunks(tables)
+        self._check_shared_keys(tables)
         return CopyPlan(
             self._definitions.ts,
             self._definitions.schema_version,
@@ -234,6 +235,27 @@ class _CopyPlanner:
         return PlannedTable(
             shaped, target.schema, target.table, target.is_merged, size, brought, where
         )
+
+    def _check_shared_keys(self, tables: Sequence[PlannedTable]) -> None:
+        """Find rows of tables that are mixed downstream which can't be there both."""
+        mixed: dict[str, list[Table]] = {}
+        for planned in tables if isinstance(self._source, FindsSharedKeys) else ():
+            if planned.merged and planned.table.source_column is None:
+                mixed.setdefault(planned.target, []).append(planned.table)
+        for target, own in mixed.items():
+            for found in self._source.shared_keys(own) if len(own) > 1 else ():
+                both = f"{found.one.full_name} and {found.other.full_name}"
+                names = ", ".join(found.columns)
+                if found.key:
+                    self._problems.append(
+                        f"{both} have both a row with the key ({names}) = ({found.key}), and are"
+                        f" merged in {target}. `source-column` of the [[route]] keeps them apart"
+                    )
+                else:
+                    self._notes.append(
+                        f"{both} are merged in {target}: whether they share a key ({names}) isn't"
+                        " known. If they do, the copy stops at it"
+                    )
 
     def _note_columns(self, table: Table, *, is_merged: bool) -> None:
         rules = self._filters.column_rules(table.schema_name, table.name)

@@ -11,10 +11,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import pyarrow as pa
 
+from sluice.etl.copy.shared_keys import SharedKey
 from sluice.relay.json_codec import JsonDocument
 from sluice.tidb.schema import Table
 from sluice.tidb.table_name import full_name
@@ -62,6 +63,14 @@ class TableEstimate:
     def full_name(self) -> str:
         """Return `schema.table` upstream."""
         return full_name(self.schema, self.table)
+
+
+@runtime_checkable
+class FindsSharedKeys(Protocol):
+    """A source that can be asked for keys that several tables have."""
+
+    def shared_keys(self, tables: Sequence[Table]) -> Sequence[SharedKey]:
+        """Return them, two tables at a time. Raises CopyError."""
 
 
 class RowSource(Protocol):

@@ -20,6 +20,7 @@ from sluice.etl.changes.formats.sql_text import literal, quote_table
 from sluice.etl.changes.rules import without_source_column
 from sluice.etl.copy._key_cuts import Key, key_equals, split_between
 from sluice.etl.copy.errors import CopyError
+from sluice.etl.copy.shared_keys import SharedKey, shared_keys
 from sluice.etl.copy.source import SourceChunk, TableEstimate
 from sluice.etl.copy.tidb_session import TidbAddress, TidbSession, read_rows
 from sluice.tidb.history import SYSTEM_SCHEMAS
@@ -95,6 +96,11 @@ class TidbSql:
                 f" for {self.describe()} and {', '.join(wanted)} for PD and TiKV: are both of one"
                 " cluster?"
             )
+
+    def shared_keys(self, tables: Sequence[Table]) -> list[SharedKey]:
+        """Return keys that several of these tables have. Raises CopyError."""
+        with self._session() as session:
+            return list(shared_keys(session.query, tables))
 
     def chunks(self, table: Table) -> list[SourceChunk]:
         key = key_columns(table)

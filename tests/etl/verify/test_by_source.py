@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from sluice.etl.changes.rules import Filter, Route, Routes
 from sluice.etl.copy.backfill.table_key import range_key
+from sluice.etl.copy.plan import CopyPlan, make_copy_plan
+from sluice.etl.copy.shared_keys import MAX_STEPS, shared_keys
+from sluice.etl.copy.tidb_sql import TidbSql
 from sluice.etl.verify import range_compare as comparing
 from sluice.etl.verify import table_compare
 from sluice.etl.verify.live_rows import open_live_rows
+from sluice.tidb.schema import Table
 from tests.etl.copy.copying import CLUSTER
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.verify.test_merged import MERGED, ONE, RULE, SAME, TWO, Known, merged, ran
@@ -61,3 +67,39 @@ def test_sources_with_the_same_keys_are_compared_alone_and_what_differs_is_found
             }  # fmt: skip
             key = range_key(ONE)
             assert rows.key_behind(ONE, key, (None, None), 10) == ["10"]
+
+
+@pytest.mark.slow
+def test_tables_that_share_a_key_are_named_before_they_are_copied_into_one(
+    mariadb: MariaDBServer, tmp_path: Path
+) -> None:
+    def plan(*tables: Table, rule: Route = RULE) -> CopyPlan:
+        with merged(mariadb, tmp_path, *tables, rule=rule, copies=False) as made:
+            source, known = TidbSql(made.address, made.known.ts), made.known
+            return make_copy_plan(source, known, Filter(), Routes((rule,)))
+
+    (problem,) = plan(ONE, TWO, SAME).problems
+    assert "d.orders_1 and d.orders_6 have both a row with the key (id) = (0)" in problem
+    assert "source-column" in problem
+    assert not plan(ONE, TWO).problems and not plan(ONE, SAME, rule=BY_SOURCE).problems
+
+
+def test_two_tables_are_walked_from_key_to_key() -> None:
+    def told(*keys: list[int]) -> tuple[str | None, int]:
+        asked: list[str] = []
+
+        def query(statement: str) -> list[tuple[bytes | None, ...]]:
+            asked.append(statement)
+            own = keys["`orders_2`" in statement]
+            low = int(found[1]) if (found := re.search(r"`id` >= (-?\d+)", statement)) else None
+            return [(str(key).encode(),) for key in own if low is None or key >= low][:1]
+
+        shared = [one.key for one in shared_keys(query, [ONE, TWO])]
+        return (shared or [None])[0], len(asked)
+
+    assert told([*range(100)], [*range(100, 200)]) == (None, 3)
+    assert told([*range(100)], [*range(50, 99, 7)]) == ("50", 3)
+    assert told([1, 3, 5, 8], [2, 4, 8]) == ("8", 7)
+    assert told([], [1]) == (None, 1) and told([1], []) == (None, 2)
+    evens = told([*range(0, 1000, 2)], [*range(1, 1000, 2)])
+    assert evens == ("", MAX_STEPS)  # unknown

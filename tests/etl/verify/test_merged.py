@@ -46,9 +46,9 @@ def rows(first: int, count: int) -> list[list[Any]]:
 
 @contextlib.contextmanager
 def merged(
-    server: MariaDBServer, folder: Path, *tables: Table, rule: Route = RULE
+    server: MariaDBServer, folder: Path, *tables: Table, rule: Route = RULE, copies: bool = True
 ) -> Iterator[Replica]:
-    """The tables are copied."""
+    """The tables are copied, unless `copies` is False."""
     schema = Schema(ONE.schema_id, SCHEMA, "utf8mb4", "utf8mb4_bin")
     held = {
         ONE.id: rows(0, 150),
@@ -61,7 +61,8 @@ def merged(
     with serving_all(tables, held, region_rows=50) as address:
         made = Replica(address, SourceSchema(NOW - 1, 5, (schema,), tables), server, folder)
         made.settings = replace(made.settings, routes=Routes((rule,)))
-        made.copy()
+        if copies:
+            made.copy()
         yield made
 
 
