@@ -238,12 +238,14 @@ class _CopyPlanner:
 
     def _check_shared_keys(self, tables: Sequence[PlannedTable]) -> None:
         """Find rows of tables that are mixed downstream which can't be there both."""
-        mixed: dict[str, list[Table]] = {}
-        for planned in tables if isinstance(self._source, FindsSharedKeys) else ():
+        source, mixed = self._source, dict[str, list[Table]]()
+        if not isinstance(source, FindsSharedKeys):
+            return
+        for planned in tables:
             if planned.merged and planned.table.source_column is None:
                 mixed.setdefault(planned.target, []).append(planned.table)
         for target, own in mixed.items():
-            for found in self._source.shared_keys(own) if len(own) > 1 else ():
+            for found in source.shared_keys(own) if len(own) > 1 else ():
                 both = f"{found.one.full_name} and {found.other.full_name}"
                 names = ", ".join(found.columns)
                 if found.key:

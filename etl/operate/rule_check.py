@@ -23,6 +23,7 @@ from sluice.etl.changes.rules import (
     RowSelection,
     added_columns,
     left_out_columns,
+    with_source_column,
 )
 from sluice.etl.downstream.ddl import column_type
 from sluice.etl.settings import Kafka, Settings
@@ -118,11 +119,16 @@ def _check_table(settings: Settings, table: Table, found: RuleCheck) -> None:
         target = settings.routes.target(*names)
         selection = filters.row_selection(table)
         shaped = filters.narrowed(table)
+        source = with_source_column(table, target).source_column
     except (ColumnRuleError, RouteError, RowRuleError) as error:
         found.problems.append(str(error))
         return
     route = "" if target.route is None else f", by {target.route.text}"
     found.lines.append(f"{table.full_name}: to {full_name(target.schema, target.table)}{route}")
+    if source is not None:
+        found.lines.append(
+            f"  {source.name}: {table.full_name} in all of its rows, in front of each unique key"
+        )
     left_out = sorted(filters.ignored_row_kinds(*names))
     if left_out:
         kinds = ", ".join(ROW_EVENTS[kind] for kind in left_out)

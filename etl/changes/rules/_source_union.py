@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from sluice.errors import Signal
 from sluice.etl.changes.formats.ddl_columns import pair_columns
 from sluice.tidb.column_types import FLAG_NOT_NULL
 from sluice.tidb.ddl_job import DdlJob
@@ -18,7 +19,7 @@ from sluice.tidb.schema import Column, Table
 __all__ = ["SourceUnion", "UnionError", "union_behind"]
 
 
-class UnionError(ValueError):
+class UnionError(Signal):
     """A DDL of one source after which the rows of the others don't fit; its text says why."""
 
 

@@ -242,6 +242,21 @@ def test_two_processes_at_once_are_kept_apart(
         made.run(lambda chunk, one: make_loads(source.spec(), chunk, one))
 
 
+def test_tables_with_the_same_keys_arrive_in_one_by_their_names(
+    mariadb: MariaDBServer, tmp_path: Path
+) -> None:
+    routes = Routes((Route("d", "item*", "all", "items", "a rule", "origin"),))
+    second = table(13, "item2", "id int", "v int", primary="id")
+    files = {
+        "d.item.0.sql": items([(b"1", b"1")]),
+        "d.item2.0.sql": content("item2", COLUMNS, [(b"1", b"2"), (b"3", b"3")], Way()),
+    }
+    bootstrap(settings_of(mariadb, tmp_path, routes), write(tmp_path / "d", files), ITEM, second)
+    assert ask(mariadb, "SELECT * FROM `all`.items ORDER BY id, origin") == [
+        (1, 1, "d.item"), (1, 2, "d.item2"), (3, 3, "d.item2"),
+    ]  # fmt: skip
+
+
 def test_tables_that_routes_merge_arrive_in_one(mariadb: MariaDBServer, tmp_path: Path) -> None:
     routes = Routes((Route("d", "item*", "all", "items", "a rule"),))
     second = table(13, "item2", "id int", "v int", primary="id")
