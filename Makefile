@@ -8,7 +8,8 @@ unexport PYTHONDONTWRITEBYTECODE
 PYTHON := .venv/bin/python
 SLUICE := .venv/bin/sluice
 KAFKA_TESTS := tests/etl/downstream/sinks/test_kafka_*.py tests/etl/downstream/sinks/test_schema_registry.py tests/etl/verify/reapply/test_reapply_kafka.py tests/etl/copy/test_bootstrap_topics.py
-DOWNSTREAM_TESTS := tests/etl/downstream tests/etl/verify tests/etl/apply tests/etl/copy/test_random_tables.py
+DOWNSTREAM_TESTS := tests/etl/downstream tests/etl/verify tests/etl/apply tests/etl/copy/test_random_tables.py \
+	tests/etl/copy/backfill/test_soft_deleted_rows.py tests/etl/copy/backfill/test_open_versions.py
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r name text; do printf '  make %-12s %s\n' "$$name" "$$text"; done

@@ -94,7 +94,8 @@ class Table:
     `columns` are in offset order and hold every column, also those that are being added, dropped or
     changed. `partition`, `view`, `sequence` and `foreign_keys` are TiDB's PartitionInfo, ViewInfo,
     SequenceInfo and FKInfos as they came; `auto_increment` is the AUTO_INCREMENT a statement set, 0
-    for none.
+    for none. `history` is set in tables as rules shape them, of which the downstream keeps every
+    version: the columns there for when a version began, when it ended, and its commit timestamp.
     """
 
     id: int
@@ -119,6 +120,7 @@ class Table:
     sequence: dict[str, Any] | None = field(default=None, hash=False)
     foreign_keys: tuple[dict[str, Any], ...] = field(default=(), hash=False)
     auto_increment: int = 0
+    history: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if type(self.columns) is not Columns:
@@ -183,6 +185,7 @@ class Table:
                 document.get("columns", []), document.get("indexes", [])
             )
             values["foreign_keys"] = tuple(document.get("foreign_keys", ()))
+            values["history"] = tuple(document.get("history", ()))
             return cls(**values)
         except (KeyError, TypeError, ValueError) as error:
             raise SchemaError(f"table document {document.get('name')!r}: {error}") from error
@@ -261,6 +264,15 @@ class Table:
         the value in all of them.
         """
         return cast(Columns, self.columns).source_column
+
+    @property
+    def gone_column(self) -> str:
+        """Return the column downstream that is NULL only in rows that are upstream; "" for none.
+
+        Rows that are gone stay there by a rule, with the time.
+        """
+        mark = self.deletion_mark
+        return mark.name if mark is not None else self.history[1] if self.history else ""
 
     @property
     def form(self) -> tuple[Any, ...] | None:

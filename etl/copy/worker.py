@@ -12,14 +12,16 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from sluice.etl.changes.formats.load_data import format_load
 from sluice.etl.changes.formats.sql_columns import data_of
 from sluice.etl.changes.masks import masked_columns
 from sluice.etl.changes.messages import MessageFormat
-from sluice.etl.changes.rules import without_source_column
+from sluice.etl.changes.rules import with_history_columns, without_source_column
 from sluice.etl.changes.steps import MessageSchema
+from sluice.etl.changes.write_plans.history_versions import version_values
 from sluice.etl.changes.write_plans.kafka_messages import snapshot_rows
 from sluice.etl.copy.selected_rows import selected_rows
 from sluice.etl.copy.source import RowSource, SourceChunk
@@ -41,7 +43,8 @@ def make_loads(
     spec: Mapping[str, Any], chunk: SourceChunk, table: Table
 ) -> Iterator[pa.RecordBatch]:
     """Yield the loads of a chunk, in LOAD_SCHEMA, one a batch. Raises CopyError, OSError."""
-    return loads_of(table, _rows(open_source(spec), chunk, table))
+    source = open_source(spec)
+    return loads_of(table, _rows(source, chunk, table), since_ts=source.position)
 
 
 def _rows(source: RowSource, chunk: SourceChunk, table: Table) -> Iterator[pa.RecordBatch]:
@@ -50,10 +53,14 @@ def _rows(source: RowSource, chunk: SourceChunk, table: Table) -> Iterator[pa.Re
     return selected_rows(batches, table, chunk.where) if chunk.where else batches
 
 
-def loads_of(table: Table, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def loads_of(
+    table: Table, batches: Iterable[pa.RecordBatch], since_ts: int = 0
+) -> Iterator[pa.RecordBatch]:
     """Yield the loads of rows with some of the table's columns, in LOAD_SCHEMA, one a batch.
 
-    Columns with a mask are masked. The column that names the source needn't be among them.
+    Columns with a mask are masked. The column that names the source needn't be among them. With
+    `since_ts` (TSO) rows of a table whose versions are kept are open versions that this commit
+    made.
     """
     for clear in batches:
         batch = masked_columns(clear, table.columns)
@@ -65,6 +72,10 @@ def loads_of(table: Table, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Rec
         brought = replace(
             table, columns=tuple(c for c in table.stored_columns if c.name in columns)
         )
+        if table.history and since_ts:
+            stamps = np.full(batch.num_rows, since_ts, np.int64)
+            columns |= version_values(table, stamps, stamps, np.zeros(batch.num_rows, bool))
+            brought = with_history_columns(brought)
         for load in format_load(brought, columns, batch.num_rows):
             yield pa.RecordBatch.from_arrays(
                 [

@@ -15,7 +15,7 @@ from sluice.errors import SluiceError
 from sluice.etl.changes.conditions import parse_value, value_columns
 from sluice.etl.changes.masks import Mask
 from sluice.etl.changes.recorded_schema import RecordedSchema
-from sluice.etl.changes.rules import added_columns
+from sluice.etl.changes.rules import added_columns, with_history_columns
 from sluice.etl.downstream.ddl import column_type
 from sluice.etl.settings import File, Kafka, Settings
 from sluice.relay import RelayLog
@@ -171,7 +171,7 @@ def _describe(settings: Settings, source: Dataset, target: Dataset, shaped: Tabl
     """Set the columns of the target, and where their values come from."""
     rules = settings.filters.column_rules(shaped.schema_name, shaped.name)
     added = {name: made for name, (made, _) in added_columns(rules, shaped).items()}
-    for column in _visible(shaped):
+    for column in _visible(with_history_columns(shaped)):
         target.columns[column.name] = column_type(column)
         if column.name in added:
             text = added[column.name].value

@@ -22,6 +22,7 @@ from sluice.etl.changes.rules import (
     RowRuleError,
     RowSelection,
     added_columns,
+    history_columns,
     left_out_columns,
     with_source_column,
 )
@@ -163,6 +164,31 @@ def _check_table(settings: Settings, table: Table, found: RuleCheck) -> None:
             continue
         by = adding[column.name][1].text
         found.lines.append(f"  {column.name}: added by {by}, as {_definition(column)}")
+    if shaped.history:
+        by = next(rule.text for rule in filters.column_rules(*names) if rule.history)
+        found.lines += _history_lines(shaped, by)
+
+
+def _history_lines(shaped: Table, by: str) -> Iterator[str]:
+    since, until, commit_ts = history_columns(shaped)
+    for column, what in (
+        (since, "when the version began, in UTC"),
+        (until, "when it ended, NULL while the row is upstream"),
+        (commit_ts, "the commit timestamp that made it"),
+    ):
+        null = "NOT NULL" if column.not_null else "NULL"
+        yield f"  {column.name}: added by {by}, as {column_type(column)} {null}: {what}"
+    key = ", ".join((*shaped.primary_key, commit_ts.name))
+    yield f"  the primary key: ({key}), as each version is a row"
+    yield from _ordinary_indexes(shaped, "versions repeat values")
+    if shaped.foreign_keys:
+        yield "  its foreign keys: none downstream"
+
+
+def _ordinary_indexes(table: Table, why: str) -> Iterator[str]:
+    for index in table.indexes:
+        if index.unique and not index.primary:
+            yield f"  the unique key {index.name}: an ordinary index, as {why}"
 
 
 def _soft_delete_lines(table: Table, mark: Column, by: str) -> Iterator[str]:
@@ -170,9 +196,7 @@ def _soft_delete_lines(table: Table, mark: Column, by: str) -> Iterator[str]:
         f"  {mark.name}: added by {by}, as {column_type(mark)} NULL: when the row was deleted, in"
         " UTC"
     )
-    for index in table.indexes:
-        if index.unique and not index.primary:
-            yield f"  the unique key {index.name}: an ordinary index, as deleted rows stay"
+    yield from _ordinary_indexes(table, "deleted rows stay")
 
 
 def _definition(column: Column) -> str:

@@ -39,12 +39,14 @@ from sluice.etl.changes.rules import (
     ALL_KINDS,
     DDL_EVENTS,
     GROUP_EVENTS,
+    NO_HISTORY,
     OWN_SCHEMAS,
     ROW_EVENTS,
     ColumnRule,
     ComputedColumn,
     EventRule,
     Filter,
+    History,
     NameRule,
     PatternError,
     Route,
@@ -77,7 +79,18 @@ _EVENTS = (*ROW_EVENTS, *DDL_EVENTS, *GROUP_EVENTS)
 _ROUTE_NAMES = ("schema-pattern", "table-pattern", "target-schema", "target-table")
 _ROUTE_KEYS = (*_ROUTE_NAMES, "source-column")
 _ROW_RULE_KEYS = ("tables", "where", "operations")
-_COLUMN_RULE_KEYS = ("tables", "leave-out", "keep", "rename", "mask", "add", "soft-delete")
+_COLUMN_RULE_KEYS = (
+    "tables",
+    "leave-out",
+    "keep",
+    "rename",
+    "mask",
+    "add",
+    "soft-delete",
+    "history",
+)
+_HISTORY_NAMES = {"from": "valid_from", "to": "valid_to", "commit-ts": "commit_ts"}
+"""Keys of `history`, and the columns' names if it gives none."""
 _MAX_NAME_CHARS = 64
 
 
@@ -300,12 +313,14 @@ def _column_rules(raw: Mapping[str, Any], section: MaskSection) -> tuple[ColumnR
         if not tables:
             raise RuleError(f'{where}: tables = ["schema.table", …] is missing')
         soft_delete = _soft_delete(f"{where} soft-delete", rule.get("soft-delete", ""))
-        given = left_out or kept or renamed or masks or added or soft_delete
+        history = _history(f"{where} history", rule.get("history"))
+        given = left_out or kept or renamed or masks or added or soft_delete or history
         if (left_out and kept) or not given:
             raise RuleError(
                 f'{where}: either leave-out = ["column", …] or keep = [...] is needed, or rename ='
                 ' { column = "new name" }, or mask = { column = "hash" }, or add = { column ='
-                ' "expression" }, or soft-delete = "column"'
+                ' "expression" }, or soft-delete = "column", or history = { from = "column", to ='
+                ' "column" }'
             )
         parts = [
             *([f"leave-out {', '.join(left_out)}"] if left_out else []),
@@ -318,9 +333,10 @@ def _column_rules(raw: Mapping[str, Any], section: MaskSection) -> tuple[ColumnR
             *([f"mask {', '.join(name for name, _ in masks)}"] if masks else []),
             *([f"add {', '.join(name for name, _ in added)}"] if added else []),
             *([f"soft-delete {soft_delete}"] if soft_delete else []),
+            *([f"history {', '.join(history.names)}"] if history else []),
         ]
         text = f"{where} ({'; '.join(parts)[:200]})"
-        made = ColumnRule(tables, left_out, kept, text, renamed, masks, added, soft_delete)
+        made = ColumnRule(tables, left_out, kept, text, renamed, masks, added, soft_delete, history)
         for what, names in (("renames", renamed), ("masks", masks)):
             for name, _ in names:
                 if made.leaves_out(name):
@@ -372,6 +388,19 @@ def _soft_delete(where: str, name: Any) -> str:
     if name:
         _check_column_name(where, name)
     return name
+
+
+def _history(where: str, raw: Any) -> History:
+    if raw is None:
+        return NO_HISTORY
+    if not isinstance(raw, Mapping) or not all(isinstance(name, str) for name in raw.values()):
+        raise RuleError(f'{where} = {raw!r}: {{ from = "column", to = "column" }} expected')
+    _check_keys(where, raw, tuple(_HISTORY_NAMES))
+    names = {key: raw.get(key, name) for key, name in _HISTORY_NAMES.items()}
+    for name in names.values():
+        _check_column_name(where, name)
+    _check_unique(where, names.values())
+    return History(names["from"], names["to"], names["commit-ts"])
 
 
 def _check_unique(where: str, names: Iterable[str]) -> None:

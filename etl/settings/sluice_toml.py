@@ -208,7 +208,7 @@ def refuse_renames(name: str, settings: Settings) -> None:
             )
     for rule in settings.filters.columns if kind != "mysql" else ():
         verb = "renamed" if rule.rename else "masked" if rule.masks else "added"
-        if rule.rename or rule.masks or rule.added or rule.soft_delete:
+        if rule.rename or rule.masks or rule.added or rule.soft_delete or rule.history:
             raise SettingsError(
                 f"{name}: {rule.text}: columns can be {verb} in databases alone, and [downstream]"
                 f" type is {kind}"

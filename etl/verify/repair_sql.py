@@ -26,7 +26,8 @@ from sluice.etl.changes.formats.sql_columns import (
 )
 from sluice.etl.changes.formats.sql_scripts import grouped_rows, inserts, printable_ascii
 from sluice.etl.changes.formats.sql_text import literal, quote_name, quote_table
-from sluice.etl.changes.rules import commit_time
+from sluice.etl.changes.rules import commit_time, history_columns
+from sluice.etl.changes.write_plans.history_versions import version_values
 from sluice.etl.display_units import counted
 from sluice.etl.verify.row_diff import key_of, keys_bytes, one_array
 from sluice.tidb import column_types, tso
@@ -57,23 +58,26 @@ class RepairStatements:
     def clearing_statements(self) -> Iterator[bytes]:
         """Yield statements that remove rows marked as deleted whose keys come again.
 
-        How many there are isn't known.
+        How many there are isn't known. Past versions stay, but for those that `ts` itself made.
         """
-        mark = self.place.deletion_mark
-        if mark is not None and self.come.num_rows:
+        if self.place.gone_column and self.come.num_rows:
             keys = key_conditions(self.key, [one_array(self.come[c.name]) for c in self.key])
-            living = f"{quote_name(mark.name)} IS NOT NULL AND (".encode()
+            gone = f"{quote_name(self.place.gone_column)} IS NOT NULL AND {self._begun}(".encode()
             for group in grouped_rows(keys.to_pylist()):
-                yield delete_head(self.place) + living + b"\nOR ".join(group) + b")"
+                yield delete_head(self.place) + gone + b"\nOR ".join(group) + b")"
 
     def statements(self) -> Iterator[tuple[int, bytes]]:
         """Yield each statement with the number of its rows."""
         yield from self._deletes()
         rows = self.come.filter(pa.array(~self.unwritable))
-        columns = self.place.writable_columns
-        yield from inserts(
-            self.place, columns, [one_array(rows[column.name]) for column in columns]
-        )
+        columns = list(self.place.writable_columns)
+        arrays = [one_array(rows[column.name]) for column in columns]
+        if self.place.history:
+            stamps = np.full(rows.num_rows, self.ts, np.int64)
+            values = version_values(self.place, stamps, stamps, np.zeros(rows.num_rows, bool))
+            columns += history_columns(self.place)
+            arrays += values.values()
+        yield from inserts(self.place, columns, arrays)
 
     @property
     def unwritable(self) -> np.ndarray:
@@ -106,6 +110,9 @@ class RepairStatements:
             for condition, count in Counter(conditions).items():
                 yield count, begin + condition + b" LIMIT %d" % count
             return
+        if self.place.history:
+            yield from self._closings(conditions)
+            return
         if self.place.deletion_mark is not None:
             conditions, over = self._split(conditions)
             for group in grouped_rows([b"(" + condition + b")" for condition in over]):
@@ -121,11 +128,23 @@ class RepairStatements:
             parts[key not in come].append(condition)
         return parts
 
+    def _closings(self, conditions: Sequence[bytes]) -> Iterator[tuple[int, bytes]]:
+        """Yield what ends open versions; one that begins at `ts` itself goes instead."""
+        opened = f"{quote_name(self.place.gone_column)} IS NULL AND ".encode()
+        for group in grouped_rows([b"(" + condition + b")" for condition in conditions]):
+            wrong = b"(" + b"\nOR ".join(group) + b")"
+            yield 0, delete_head(self.place) + opened + self._begun.encode() + wrong
+            yield len(group), self._marking_head() + opened + wrong
+
+    @property
+    def _begun(self) -> str:
+        """Return the condition, with AND, of versions that begin at `ts`; "" if none are kept."""
+        history = self.place.history
+        return f"{quote_name(history[2])} >= {self.ts} AND " if history else ""
+
     def _marking_head(self) -> bytes:
-        mark = self.place.deletion_mark
-        assert mark is not None
         return (
-            f"UPDATE {quote_table(self.place)} SET {quote_name(mark.name)} ="
+            f"UPDATE {quote_table(self.place)} SET {quote_name(self.place.gone_column)} ="
             f" {literal(commit_time(self.ts))} WHERE "
         ).encode()
 

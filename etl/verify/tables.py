@@ -139,7 +139,8 @@ def _groups(
 
 def _lacking_added(table: Table, there: DownstreamTableInfo) -> str:
     """Return the names of the columns that rules add and the downstream lacks."""
-    added = (column.name for column in table.columns if column.computed)
+    added = [column.name for column in table.columns if column.computed]
+    added += table.history
     return ", ".join(name for name in added if folded(name) not in there.columns)
 
 
@@ -155,6 +156,7 @@ def _compared_table(
     documents = session.dialect.has_json_type
     notes = [f"the generated column {name} isn't downstream" for name in lacking]
     known = {column.name.lower() for column in place.table.columns}
+    known |= {name.lower() for name in place.table.history}
     if more := sorted(there.columns.keys() - known):
         notes.append(f"only the downstream has the column {', '.join(more)}")
     if own := filters.column_rules(place.table.schema_name, place.table.name):

@@ -144,6 +144,16 @@ class ChangeSetBuilder:
                 " server that executes its statement drops them"
             )
             return ddl
+        if found.table.history:
+            raise ChangeError(
+                f"DDL at commit_ts {ddl.commit_ts} drops partitions of {found.table.full_name}, of"
+                f" which [[filter.columns]] keeps versions, and {kept.num_rows} changes before it"
+                " are about rows that the upstream kept, in another partition.",
+                hint=(
+                    "execute the statement, and copy the table again: `sluice ddl replace"
+                    f" {ddl.commit_ts}`, `sluice backfill --table {found.name}`"
+                ),
+            )
         circumstances = TableContext(partial=True, source=found.source)
         changes_kept = TableChanges(
             found.table, RawChanges.from_table(kept), self._timings, circumstances
@@ -361,6 +371,7 @@ class ChangeSetBuilder:
                 and lookup_key_columns(table.table)
                 and not table.ignored_kinds
                 and table.table.deletion_mark is None
+                and not table.table.history
             ):
                 own = masked_changes(table.table, own)
                 if table.rows is not None:

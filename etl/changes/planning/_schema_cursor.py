@@ -102,7 +102,7 @@ class SchemaCursor:
             self._relaxed.keys() if changed is None else self._relaxed.keys() & set(changed)
         ):
             found = self.find(table_id, commit_ts) if table_id in self._tables else None
-            if found is not None and not found.source:
+            if found is not None and not found.source and not found.table.history:
                 relaxed = DropUniqueness.from_table(self._tables[table_id], self._relaxed[table_id])
                 if relaxed.indexes:
                     yield Step(relaxed, commit_ts, found.table.schema_name, found.table.name)

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 
 from sluice.etl.changes.rules._table_selection import SchemaPattern, filter_for_tables, only_tables
 from sluice.etl.changes.rules.column_rules import (
+    NO_HISTORY,
     ColumnRule,
     ColumnRuleError,
+    History,
     added_columns,
     left_out_columns,
     renamed_columns,
@@ -26,6 +28,7 @@ from sluice.etl.changes.rules.filters import (
     NameRule,
     is_internal_table,
 )
+from sluice.etl.changes.rules.history_tables import history_columns, with_history_columns
 from sluice.etl.changes.rules.name_pattern import PatternError, check, reads_otherwise
 from sluice.etl.changes.rules.replication_rules import (
     FOR_TIDB_ALONE,
@@ -54,6 +57,7 @@ __all__ = [
     "DDL_EVENTS",
     "FOR_TIDB_ALONE",
     "GROUP_EVENTS",
+    "NO_HISTORY",
     "OWN_SCHEMAS",
     "ROW_EVENTS",
     "ColumnRule",
@@ -61,6 +65,7 @@ __all__ = [
     "ComputedColumn",
     "EventRule",
     "Filter",
+    "History",
     "NameRule",
     "PatternError",
     "RecordedRules",
@@ -79,6 +84,7 @@ __all__ = [
     "check",
     "commit_time",
     "filter_for_tables",
+    "history_columns",
     "is_internal_table",
     "left_out_columns",
     "only_tables",
@@ -89,6 +95,7 @@ __all__ = [
     "scope_ddl",
     "skip_reason",
     "source_condition",
+    "with_history_columns",
     "with_source_column",
     "with_stored_mark",
     "without_source_column",

@@ -117,6 +117,15 @@ class RuleChecks:
                 f"{rules[0].effect} of {new.full_name}, which is merged with other tables",
                 "change the rules, or",
             )
+        if self._kind == Action.EXCHANGE_PARTITION and (
+            keeping := next((rule for rule in rules if rule.history), None)
+        ):
+            raise self._error(
+                f"it exchanges rows of {new.full_name}, of which {keeping.text} keeps versions: the"
+                " past ones would change places with them",
+                f"have none exchanged downstream (`sluice ddl replace {self._ddl.commit_ts} --sql"
+                " 'DO 0'`) and copy both tables again (`sluice backfill`), or",
+            )
         if not rules or old is None:
             return
         was_out, is_out = left_out_columns(rules, old), left_out_columns(rules, new)

@@ -16,6 +16,7 @@ from sluice.etl.changes.rules._ddl_names import rename_database, rename_in_query
 from sluice.etl.changes.rules._ddl_rule_checks import RuleChecks, ScopeError, scope_error
 from sluice.etl.changes.rules._source_union import UnionError, union_behind
 from sluice.etl.changes.rules.filters import Filter
+from sluice.etl.changes.rules.history_tables import with_history_columns
 from sluice.etl.changes.rules.routes import RouteError, Routes, Target
 from sluice.etl.changes.steps import MovedSource, ScopedDdl
 from sluice.tidb.ddl_actions import REMOVES_ROWS, RENAMES, Action
@@ -146,7 +147,8 @@ class _DdlScoper:
             for side in (self._before, self._after):
                 table = side.get(table_id)
                 if table is not None:
-                    side[table_id] = narrowed = self._checks.narrowed(table)
+                    narrowed = self._checks.narrowed(table)
+                    side[table_id] = with_history_columns(narrowed)
                     shown = {column.id for column in narrowed.columns if column.public}
                     self._left_out |= {
                         column.name

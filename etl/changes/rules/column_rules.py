@@ -29,12 +29,35 @@ from sluice.tidb.table_name import fits, full_name
 _Given = TypeVar("_Given")
 
 
+@dataclass(frozen=True, slots=True)
+class History:
+    """Names of the columns that say when a version began, when it ended, and which commit made it.
+
+    All "" for a rule that keeps no versions.
+    """
+
+    since: str = ""
+    until: str = ""
+    commit_ts: str = ""
+
+    def __bool__(self) -> bool:
+        return bool(self.since)
+
+    @property
+    def names(self) -> tuple[str, str, str]:
+        """Return the names in the order of the columns."""
+        return self.since, self.until, self.commit_ts
+
+
+NO_HISTORY = History()
+
+
 class ColumnRuleError(SluiceError, ValueError):
     """A rule that makes no sense for a table's columns; names rule and column."""
 
     hint = (
-        "change `leave-out`, `keep`, `rename`, `mask`, `add`, `soft-delete` or `tables` of the rule"
-        " in the settings, or leave the table out by [filter] ignore-table"
+        "change `leave-out`, `keep`, `rename`, `mask`, `add`, `soft-delete`, `history` or `tables`"
+        " of the rule in the settings, or leave the table out by [filter] ignore-table"
     )
 
 
@@ -46,7 +69,7 @@ class ColumnRule:
     empty at least; `rename`: pairs of an upstream name and the one downstream; `masks`: masks by
     upstream name; `added`: columns that the downstream alone has, by their names there;
     `soft_delete`: the column that marks rows as deleted there, "" for deletes that remove rows;
-    `text` names the rule in messages.
+    `history`: the columns of versions, if these are kept; `text` names the rule in messages.
     """
 
     tables: tuple[str, ...]
@@ -57,6 +80,7 @@ class ColumnRule:
     masks: tuple[tuple[str, Mask], ...] = ()
     added: tuple[tuple[str, ComputedColumn], ...] = ()
     soft_delete: str = ""
+    history: History = NO_HISTORY
 
     @property
     def effect(self) -> str:
@@ -67,7 +91,7 @@ class ColumnRule:
                 ("leaves out", self.leave_out or self.keep),
                 ("masks", self.masks),
                 ("renames", self.rename),
-                ("adds", self.added or self.soft_delete),
+                ("adds", self.added or self.soft_delete or self.history),
             )
             if given
         ]

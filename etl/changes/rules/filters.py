@@ -15,7 +15,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from sluice.etl.changes.formats.ddl_text import tokens
-from sluice.etl.changes.rules.column_rules import ColumnRule, shaped_table
+from sluice.etl.changes.rules.column_rules import NO_HISTORY, ColumnRule, shaped_table
+from sluice.etl.changes.rules.history_tables import with_history
 from sluice.etl.changes.rules.name_pattern import matches
 from sluice.etl.changes.rules.row_rules import RowRule, RowRuleError
 from sluice.etl.changes.rules.soft_deletes import with_deletion_mark
@@ -227,6 +228,11 @@ class Filter:
         return any(rule.soft_delete for rule in self.columns)
 
     @property
+    def keeps_history(self) -> bool:
+        """Return whether a rule has every version of rows kept."""
+        return any(rule.history for rule in self.columns)
+
+    @property
     def masking_rule(self) -> ColumnRule | None:
         """Return the first rule that masks columns, None if none does."""
         return next((rule for rule in self.columns if rule.masks), None)
@@ -244,6 +250,7 @@ class Filter:
                 rename=(),
                 added=(),
                 soft_delete="",
+                history=NO_HISTORY,
                 text=f"the pipeline's {rule.text}",
             )
             for rule in other.columns
@@ -255,14 +262,14 @@ class Filter:
         """Return the table, under its upstream name, with those columns public that go downstream.
 
         They have their names and masks there, and those that rules add are behind them. The column
-        that marks deleted rows is the last one, computed as NULL: copies never write it. Raises
-        ColumnRuleError if it can't be without one that a rule leaves out, or a mask, a new name or
-        an added column is no good.
+        that marks deleted rows is the last one, computed as NULL: copies never write it. Columns of
+        versions aren't among them (`with_history_columns`). Raises ColumnRuleError if it can't be
+        without one that a rule leaves out, or a mask, a new name or an added column is no good.
         """
         if not self.columns or not table.is_base_table:
             return table
         rules = self.column_rules(table.schema_name, table.name)
-        return with_deletion_mark(rules, shaped_table(rules, table))
+        return with_history(rules, with_deletion_mark(rules, shaped_table(rules, table)))
 
     def leaves_changes_out(self, schema: str, table: str) -> bool:
         """Return whether a table downstream isn't what some rule makes of the upstream's rows.

@@ -40,7 +40,7 @@ def rules_digest(filters: Filter, routes: Routes) -> str:
     """Return sixteen hexadecimal digits of the rules' SHA-256. Raises MaskKeyError."""
     plain = _plain(filters)
     for rule, written in zip(filters.columns, plain[-1], strict=True):
-        soft_delete, added = written.pop(), written.pop()
+        history, soft_delete, added = written.pop(), written.pop(), written.pop()
         places = sorted({mask.key for _, mask in rule.masks if mask.key})
         for _, mask in written[-1]:
             if not mask[-1]:  # of a version without `by`
@@ -53,6 +53,8 @@ def rules_digest(filters: Filter, routes: Routes) -> str:
             written.append({"added": added})
         if rule.soft_delete:
             written.append({"soft-delete": soft_delete})
+        if rule.history:
+            written.append({"history": history})
     # The digest of rules that a version without column or row rules wrote.
     if not filters.columns:
         plain.pop()

@@ -66,6 +66,7 @@ class RecordedRules(JsonDocument):
             sorted({tuple(sorted(map(folded, rule.keep))) for rule in rules if rule.keep}),
             sorted({(folded(old), new) for rule in rules for old, new in rule.rename}),
             sorted({folded(rule.soft_delete) for rule in rules if rule.soft_delete}),
+            sorted({rule.history.names for rule in rules if rule.history}),
             sorted(
                 {
                     (

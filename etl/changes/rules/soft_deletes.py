@@ -11,6 +11,7 @@ their values, and living ones may have the same.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from sluice.etl.changes.conditions import ConditionError
@@ -19,17 +20,23 @@ from sluice.tidb import column_types, tso
 from sluice.tidb.folded import folded
 from sluice.tidb.schema import WHOLE_COLUMN, Column, Table
 
-__all__ = ["commit_time", "with_deletion_mark", "with_stored_mark"]
+__all__ = [
+    "MILLISECOND_DIGITS",
+    "commit_time",
+    "why_rows_cannot_stay",
+    "with_deletion_mark",
+    "with_stored_mark",
+]
 
 _MARK_ID = -1_000_000
 """TiDB's ids are positive, and those of other added columns just below zero."""
-_MILLISECOND_DIGITS = 3
+MILLISECOND_DIGITS = 3
 """A commit timestamp has milliseconds."""
 
 
 def commit_time(ts: int) -> str:
     """Return the time of a commit timestamp (TSO) in UTC, as a DATETIME(3) is written."""
-    return tso.to_datetime(ts).strftime("%Y-%m-%d %H:%M:%S.%f")[:-_MILLISECOND_DIGITS]
+    return tso.to_datetime(ts).strftime("%Y-%m-%d %H:%M:%S.%f")[:-MILLISECOND_DIGITS]
 
 
 def with_deletion_mark(rules: tuple[ColumnRule, ...], table: Table) -> Table:
@@ -48,7 +55,7 @@ def with_deletion_mark(rules: tuple[ColumnRule, ...], table: Table) -> Table:
                 f"{rule.text} and {other.text} mark deleted rows of {table.full_name} in different"
                 " columns"
             )
-    if why := _why_not(table, name):
+    if why := why_rows_cannot_stay(table, (name,)):
         raise ColumnRuleError(
             f"{rule.text} marks deleted rows of {table.full_name} in column {name}: {why}"
         )
@@ -57,7 +64,7 @@ def with_deletion_mark(rules: tuple[ColumnRule, ...], table: Table) -> Table:
         name,
         len(table.columns),
         column_types.DATETIME,
-        decimal=_MILLISECOND_DIGITS,
+        decimal=MILLISECOND_DIGITS,
         charset="binary",
         collate="binary",
         generated="NULL",
@@ -82,12 +89,17 @@ def with_stored_mark(table: Table) -> Table:
     return replace(table, columns=columns)
 
 
-def _why_not(table: Table, name: str) -> str:
-    names = (each for one in table.columns for each in (one.name, one.source_name))
-    if folded(name) in map(folded, names):
-        return "the table has a column of this name"
+def why_rows_cannot_stay(table: Table, names: Sequence[str]) -> str:
+    """Return why rows that are gone upstream can't stay downstream, "" if they can.
+
+    `names`: of the columns that a rule adds for them.
+    """
+    there = {folded(each) for one in table.columns for each in (one.name, one.source_name)}
+    if taken := [name for name in names if folded(name) in there]:
+        what = "of this name" if len(names) == 1 else f"named {taken[0]}"
+        return f"the table has a column {what}"
     if not table.primary_key:
-        return "it has no primary key, by which a deleted row would be found again"
+        return "it has no primary key, by which a row that is gone would be found again"
     index = table.primary_index
     if index is not None and any(size != WHOLE_COLUMN for _, _, size in index.columns):
         return "its primary key holds a prefix of a column"

@@ -103,9 +103,9 @@ class ListedRows:
 
 @dataclass(frozen=True, slots=True)
 class DeleteDetail(RowsDetail):
-    """Rows go.
+    """Rows go, or end as versions of a row.
 
-    The payload is the statement; it must remove exactly the step's `rows`. With `listed` there are
+    The payload is the statement; it must concern exactly the step's `rows`. With `listed` there are
     several, and each must remove its own count.
     """
 

@@ -8,7 +8,8 @@
 
 Tables whose rows only their values identify can't be written twice without harm: they go through
 session -1, in one transaction with the checkpoint. So do tables that are merged downstream, whose
-keys meet those of others, and those of which something is reverted.
+keys meet those of others, those of which something is reverted, and those with every version of
+their rows.
 
 Few changes of a table go to one session as their net effect: to separate them would cost more than
 to write them.
@@ -26,6 +27,7 @@ import pyarrow.compute as pc
 
 from sluice.etl.changes.steps import FlushDetail, InFlightDetail, RowsDetail, Step
 from sluice.etl.changes.write_plans.change_set import ChangeSet, StageTimings
+from sluice.etl.changes.write_plans.history_versions import HistoryVersions, history_versions_of
 from sluice.etl.changes.write_plans.identity import conflict_keys
 from sluice.etl.changes.write_plans.net_effect import key_codes
 from sluice.etl.changes.write_plans.reduced_table import comparable_keys
@@ -48,7 +50,7 @@ _HASH_MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 def plan_steps(segment: ChangeSet, timings: StageTimings, workers: int) -> Iterator[Step]:
     """Yield steps for `workers` sessions, 0 to workers - 1, and the checkpoint's."""
     dispatched = []
-    alone = []
+    alone: list[TableChanges | HistoryVersions] = []
     together: list[SmallNetEffect] = []
     for few, (table, places) in zip(
         small_net_effects(segment, timings), segment.tables, strict=True
@@ -56,6 +58,10 @@ def plan_steps(segment: ChangeSet, timings: StageTimings, workers: int) -> Itera
         if few is not None:  # one session has it in order
             few.worker = len(together) % workers
             together.append(few)
+            continue
+        if table.history:
+            if len(places):
+                alone.append(history_versions_of(segment, table, places, timings))
             continue
         kinds = segment.column("kind", places)
         changes = changes_of(segment, table, places, timings)
@@ -73,14 +79,15 @@ def plan_steps(segment: ChangeSet, timings: StageTimings, workers: int) -> Itera
             changes.decode_all()
         dispatched.append((changes, kinds, places, found))
         timings.reduce += time.perf_counter() - started
-    check_merged_tables(alone)
+    check_merged_tables([each for each in alone if isinstance(each, TableChanges)])
     # Not before all of it is decoded: what can't be was never in flight, and needn't be taken back.
-    for changes in (*alone, *(changes for changes, *_ in dispatched)):
-        yield from changes.as_bytes(segment.after)
+    for each in (*alone, *(changes for changes, *_ in dispatched)):
+        yield from each.as_bytes(segment.after)
     yield Step(InFlightDetail(segment.after, segment.left_out), segment.through)
-    for part in (TableChanges.deletes, TableChanges.loads):
-        for changes in alone:
-            yield from _assigned_to(part(changes), CHECKPOINT_SESSION)
+    for each in alone:
+        yield from _assigned_to(each.deletes(), CHECKPOINT_SESSION)
+    for each in alone:
+        yield from _assigned_to(each.loads(), CHECKPOINT_SESSION)
     for number in range(workers):
         for few in together[number::workers]:
             yield from few.deletes()

@@ -111,7 +111,9 @@ def reduce_plan_for(segment: ChangeSet, table: Table, places: np.ndarray) -> Red
     """
     return (
         None
-        if len(places) > MAX_SMALL_CHANGES or segment.needs_lenient_writes(table.id)
+        if len(places) > MAX_SMALL_CHANGES
+        or segment.needs_lenient_writes(table.id)
+        or table.history
         else _reduce_plans(table)
     )
 

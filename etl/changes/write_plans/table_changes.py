@@ -64,20 +64,10 @@ class TableChanges(ReducedTable):
         return found
 
     def as_bytes(self, after_ts: int) -> Iterator[Step]:
-        """Yield a bytes step if there is text to be written that isn't utf-8.
-
-        What other character sets than TiDB's own forms of utf-8 would make of bytes isn't known, so
-        there is none for gbk and its like.
-        """
+        """Yield a bytes step if there is text to be written that isn't utf-8."""
         if self._lines is not None or not self._new_rows.count:
             return
-        columns = [
-            column.name
-            for column in self.table.stored_columns
-            if column.kind == "text"
-            and not column.charset.startswith("gb")
-            and invalid_utf8_mask(self._new_rows[column.name]) is not None
-        ]
+        columns = byte_text_columns(self.table, self._new_rows)
         if columns:
             detail = HoldAsBytes(tuple(columns), self.last_ts)
             yield Step(detail, after_ts, self.table.schema_name, self.table.name)
@@ -225,6 +215,21 @@ class TableChanges(ReducedTable):
 
     def _step(self, detail: RowsDetail, rows: int, payload: object) -> Step:
         return Step(detail, self.last_ts, self.table.schema_name, self.table.name, rows, 0, payload)
+
+
+def byte_text_columns(table: Table, images: RowImages) -> list[str]:
+    """Return the names of the columns of text with values that aren't utf-8.
+
+    What other character sets than TiDB's own forms of utf-8 would make of bytes isn't known, so
+    those of gbk and its like aren't among them.
+    """
+    return [
+        column.name
+        for column in table.stored_columns
+        if column.kind == "text"
+        and not column.charset.startswith("gb")
+        and invalid_utf8_mask(images[column.name]) is not None
+    ]
 
 
 def changes_of(

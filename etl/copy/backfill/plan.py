@@ -279,7 +279,7 @@ class _BackfillPlanner:
                 raise BackfillError(f"{target} isn't there downstream: there is nothing to compare")
             self._notes.append(f"{target} isn't there downstream, and is created")
             return
-        wanted = [column.name for column in table.stored_columns]
+        wanted = [*(column.name for column in table.stored_columns), *table.history]
         if lacking := [name for name in wanted if folded(name) not in held]:
             raise BackfillError(
                 f"{target} downstream lacks the columns {', '.join(lacking)}: if a DDL adds them"

@@ -53,7 +53,7 @@ from sluice.etl.downstream.ddl._table_exchanges import (
 )
 from sluice.tidb.ddl_actions import RENAMES, Action
 from sluice.tidb.folded import folded
-from sluice.tidb.schema import Column, Table
+from sluice.tidb.schema import Table
 from sluice.tidb.table_name import argument
 
 ALREADY_EXISTS = "is there already: taken as done"
@@ -385,14 +385,16 @@ class DdlExecutor:
         warnings: list[str] = []
         for table in ddl.effect.tables.values():
             if table is not None and table.deletion_mark is not None:
-                self._mark_all(table, table.deletion_mark, ddl.commit_ts)
+                self._mark_all(table, table.deletion_mark.name, ddl.commit_ts)
+            elif table is not None and table.history:
+                self._mark_all(table, table.history[1], ddl.commit_ts)
             elif table is not None and not table.temp_table_type:
                 warnings += self.recycle.truncate(table.schema_name, table.name, old, ddl.commit_ts)
         return warnings
 
-    def _mark_all(self, table: Table, mark: Column, commit_ts: int) -> None:
+    def _mark_all(self, table: Table, column: str, commit_ts: int) -> None:
         """Mark all rows as deleted that aren't yet: what an interrupted run has done stays."""
-        name, when = quote_name(mark.name), literal(commit_time(commit_ts))
+        name, when = quote_name(column), literal(commit_time(commit_ts))
         self._session.execute(
             f"UPDATE {quote_table(table)} SET {name} = {when} WHERE {name} IS NULL"
         )

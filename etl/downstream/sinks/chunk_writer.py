@@ -73,8 +73,9 @@ class ChunkWriter:
         self._chunk = chunk
         self._asked = chunk.aligned_chunk
         self._target = quote_table(chunk.table)
-        mark = chunk.table.deletion_mark
-        self._mark = "" if mark is None else f"{self._target}.{quote_name(mark.name)}"
+        gone = chunk.table.gone_column
+        self._mark = f"{self._target}.{quote_name(gone)}" if gone else ""
+        self._history = chunk.table.history
         scratch = quote_name(f"sluice_chunk_{secrets.token_hex(4)}")
         self._scratch = f"{quote_name(chunk.table.schema_name)}.{scratch}"
         self._columns: ChunkColumns | None = None
@@ -213,10 +214,14 @@ class ChunkWriter:
         )
 
     def _delete(self, columns: ChunkColumns, expected: int) -> None:
-        """Delete rows that aren't upstream, and rows that are there with other values."""
+        """Delete rows that aren't upstream, and rows that are there with other values.
+
+        Where rows stay that are gone upstream, the former are marked with the chunk's time; where
+        versions are kept, both.
+        """
         deleted = 0
+        when = literal(commit_time(self._asked.at_ts))
         if not self._asked.listed:
-            when = literal(commit_time(self._asked.at_ts))
             verb = (
                 f"UPDATE {self._target} SET {self._mark} = {when}"
                 if self._mark
@@ -224,10 +229,17 @@ class ChunkWriter:
             )
             deleted += self._session.execute(f"{verb} WHERE {self._extra(columns)}")
         # From the chunk's rows to the table's, by the key: the table may be large.
+        joined = (
+            f"{self._scratch} STRAIGHT_JOIN {self._target} ON"
+            f" {columns.keys_equal(self._scratch, self._target)}"
+        )
+        verb = (
+            f"UPDATE {joined} SET {self._mark} = {when}"
+            if self._history
+            else f"DELETE {self._target} FROM {joined}"
+        )
         deleted += self._session.execute(
-            f"DELETE {self._target} FROM {self._scratch} STRAIGHT_JOIN {self._target} ON"
-            f" {columns.keys_equal(self._scratch, self._target)} WHERE {_STATE_COLUMN} ="
-            f" {_DIFFERS}{self._and_living}"
+            f"{verb} WHERE {_STATE_COLUMN} = {_DIFFERS}{self._and_living}"
         )
         self._expect("removed", deleted, expected)
 
@@ -235,18 +247,22 @@ class ChunkWriter:
         """Add rows of the chunk; how many others went for it."""
         if not expected:
             return 0
-        if self._mark:  # rows that were deleted, and are there again
+        if self._mark and not self._history:  # rows that were deleted, and are there again
             self._session.execute(
                 f"DELETE {self._target} FROM {self._scratch} STRAIGHT_JOIN {self._target} ON"
                 f" {columns.keys_equal(self._scratch, self._target)} WHERE ({which}) AND"
                 f" {self._mark} IS NOT NULL"
             )
-        may_displace = self._asked.is_whole and self._asked.how != MISSING
-        names = columns.names()
+        may_displace = self._asked.is_whole and self._asked.how != MISSING and not self._history
+        names, values = columns.names(), columns.names()
+        if self._history:  # versions that begin at the chunk's time
+            since, _, commit_ts = map(quote_name, self._history)
+            names += f", {since}, {commit_ts}"
+            values += f", {literal(commit_time(self._asked.at_ts))}, {self._asked.at_ts}"
         try:
             written = self._session.execute(
                 f"{'REPLACE' if may_displace else 'INSERT'} INTO {self._target} ({names}) SELECT"
-                f" {names} FROM {self._scratch} WHERE {which}"
+                f" {values} FROM {self._scratch} WHERE {which}"
             )
         except DownstreamError as error:
             if error.code != server_errors.DUPLICATE_ENTRY:
@@ -325,8 +341,9 @@ class ChunkWriter:
         if found != expected:
             raise ChunkDoesNotFit(
                 f"{self._chunk.table.full_name} on {self._session.address}: {found} rows {what},"
-                f" {expected} expected: it holds rows twice, or text that differs upstream is the"
-                " same under its collation"
+                f" {expected} expected: it holds rows twice,"
+                f"{' or two open versions of one,' if self._history else ''} or text that differs"
+                " upstream is the same under its collation"
             )
 
     def _examples(self, columns: ChunkColumns, extra: int) -> tuple[str, ...]:

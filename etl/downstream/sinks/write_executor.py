@@ -185,8 +185,8 @@ class WriteExecutor:
             raise DownstreamError(
                 server_errors.UNFIT,
                 f"table {step.full_name} on {self._session.address} has the unique key {name}, and"
-                " [[filter.columns]] soft-delete has deleted rows keep their values: living ones"
-                " would remove them. Nothing was written to it.",
+                " [[filter.columns]] soft-delete or history has rows that are gone keep their"
+                " values: living ones would remove them. Nothing was written to it.",
                 f"make it an ordinary index: ALTER TABLE {step.full_name} DROP INDEX"
                 f" {quote_name(name)}, ADD INDEX {quote_name(name)} (...)",
             )
@@ -205,9 +205,14 @@ class WriteExecutor:
                 step, "rows came or went while those to be removed were counted", ""
             )
         if not self._is_as_expected(step, affected, safe=safe):
+            what = (
+                "open versions of the {} to end"
+                if _ends_versions(step)
+                else "rows of the {} to be removed"
+            ).format(step.rows)
             raise self._mismatch(
                 step,
-                f"{affected} rows of the {step.rows} to be removed were there",
+                f"{affected} {what} were there",
                 self._missing(step),
             )
 
@@ -443,6 +448,10 @@ class WriteExecutor:
             return f"which ones is unknown: {error}"
         what = "missing" if replaces else "there already"
         return f"{what}: {'; '.join(str(row) for row in rows)}" if rows else ""
+
+
+def _ends_versions(step: Step) -> bool:
+    return bytes(step.payload[:6]) == b"UPDATE"
 
 
 def _target(step: Step) -> str:

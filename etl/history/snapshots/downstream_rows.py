@@ -53,9 +53,9 @@ class DownstreamTable:
     @property
     def quoted(self) -> str:
         """Return what stands behind FROM: the table, or this table's living rows in it."""
-        mark, source = self.table.deletion_mark, self.table.source_column
+        gone, source = self.table.gone_column, self.table.source_column
         conditions = [
-            *([f"{quote_name(mark.name)} IS NULL"] if mark is not None else []),
+            *([f"{quote_name(gone)} IS NULL"] if gone else []),
             *([source_condition(source)] if source is not None else []),
         ]
         if conditions:

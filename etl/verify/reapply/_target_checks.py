@@ -6,7 +6,7 @@ Its tables have to be as of the range's beginning, and no other process may be r
 from __future__ import annotations
 
 from sluice.etl.changes import server_errors
-from sluice.etl.changes.rules import ColumnRuleError, RouteError
+from sluice.etl.changes.rules import ColumnRuleError, RouteError, with_history_columns
 from sluice.etl.downstream import (
     Checkpoint,
     CheckpointTable,
@@ -169,7 +169,7 @@ def _why_table_differs(session: MySQLSession, own: Settings, table: Table, since
         return (
             f"{name} isn't on {session.address}: it has to be there as it was at {tso.text(since)}"
         )
-    wanted = {folded(column.name) for column in shaped.stored_columns}
+    wanted = {folded(column.name) for column in with_history_columns(shaped).stored_columns}
     if missing := sorted(wanted - there):
         return (
             f"{name} on {session.address} lacks the columns {', '.join(missing)}, which it had at"

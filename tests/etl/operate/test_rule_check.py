@@ -179,3 +179,14 @@ def test_a_table_whose_deleted_rows_stay_is_shown_with_the_column_to_add() -> No
     )
     (problem,) = checked(columns=[rule | {"soft-delete": "REGION"}]).problems
     assert "in column REGION: the table has a column of this name" in problem
+
+
+def test_a_table_whose_versions_are_kept_is_shown_with_its_columns_and_its_key() -> None:
+    found = checked(columns=[{"tables": ["d.orders"], "history": {"to": "until"}}])
+    by = "added by [[filter.columns]] 1 (history valid_from, until, commit_ts), as"
+    assert found.lines[-4:] == [
+        f"  valid_from: {by} DATETIME(3) NOT NULL: when the version began, in UTC",
+        f"  until: {by} DATETIME(3) NULL: when it ended, NULL while the row is upstream",
+        f"  commit_ts: {by} BIGINT NOT NULL: the commit timestamp that made it",
+        "  the primary key: (id, commit_ts), as each version is a row",
+    ]
