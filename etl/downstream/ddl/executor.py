@@ -86,6 +86,10 @@ _ROW_IDS_DIFFER_REASON = (
     " one under another. Many versions of TiDB (its issue 59680) then keep such rows twice or lose"
     " them, and no binlog shows it"
 )
+_GONE_ROWS_REASON = (
+    "values of {} don't fit: {}. [[filter.columns]] has rows stay there that are gone upstream, of"
+    " which TiDB knew nothing when it executed the statement"
+)
 _COPY_AGAIN_HINT = (
     "execute the statement: `sluice ddl replace {0} --sql '...'`; then compare the table with the"
     " upstream and bring it what differs: `sluice backfill --table {1}`"
@@ -271,6 +275,10 @@ class DdlExecutor:
         except DownstreamError as error:
             # TiDB's session wasn't strict, or TiDB applied another rule.
             if error.code in server_errors.UNFIT_VALUE:
+                if gone := next((t for t in ddl.before.values() if t and t.gone_column), None):
+                    raise self._failure(
+                        ddl, _GONE_ROWS_REASON.format(gone.full_name, error.message)
+                    ) from error
                 return self._lenient(statement, error)
             if error.code not in server_errors.IN_FOREIGN_KEY:
                 raise

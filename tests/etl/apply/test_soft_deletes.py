@@ -228,6 +228,22 @@ def test_an_upstream_column_of_that_name_and_a_lost_key_stop_before_they_run(
     assert names(mariadb) == ["id", "a", "u", "gone"]
 
 
+def test_values_of_rows_that_are_gone_stop_a_type_that_they_do_not_fit(
+    mariadb: MariaDBServer, tmp_path: Path
+) -> None:
+    story = story_of(mariadb, tmp_path)
+    settings = settings_of(story, RULE)
+    story.insert(PEOPLE, {"id": 1, "a": "long", "u": 1}, {"id": 2, "a": "x", "u": 2})
+    story.delete(PEOPLE, {"id": 1, "a": "long", "u": 1})
+    shorter = replace(
+        PEOPLE, columns=(PEOPLE.columns[0], column(2, "a varchar(3)"), PEOPLE.columns[2])
+    )
+    story.statement(Action.MODIFY_COLUMN, "ALTER TABLE t MODIFY a varchar(3)", shorter)
+    with pytest.raises(SluiceError, match=r"values of d\.t don't fit: .*gone upstream"):
+        apply(story, settings)
+    assert [row[1] for row in story.rows("t")] == ["long", "x"]
+
+
 def test_a_unique_key_that_is_there_already_stops_before_a_row_is_written(
     mariadb: MariaDBServer, tmp_path: Path
 ) -> None:
