@@ -175,14 +175,12 @@ def _refusal(settings: Settings, table: Table, column: Column) -> str:
 def rules_text(settings: Settings, proposals: Sequence[MaskProposal]) -> str:
     """Return the proposals as sections of a settings file.
 
-    Columns of files and topics can't be masked: there they are left out. A section [filter.mask]
-    comes with them if the settings mask nothing yet.
+    A section [filter.mask] comes with them if the settings mask nothing yet.
     """
-    masks = settings.downstream.type == "mysql"
     parts, kinds = [], set()
     for proposal in proposals:
         possible = [column for column in proposal.columns if not column.refusal]
-        masked = [column for column in possible if masks and column.mask is not None]
+        masked = [column for column in possible if column.mask is not None]
         left_out = [column for column in possible if column not in masked]
         lines = [f"# {proposal.table}"]
         lines += [f"# {column.name}: {column.kind}, {column.why}" for column in possible]

@@ -1,7 +1,8 @@
-"""Write DDL for files and topics whose tables lack columns that rules leave out.
+"""Write DDL for files and topics whose tables lack columns that rules leave out, or mask.
 
 Such sinks record the upstream's statement. Where a rule leaves out columns of its tables, a reader
-who executes the statement would have other columns than the rows. So statements about columns and
+who executes the statement would have other columns than the rows. Where it masks some, the
+statement may have their clear defaults. So statements about columns and
 indexes are made from the tables, as for a database that is as the table was before. Other
 statements stay as they are, since they name no columns, or are refused.
 """
@@ -48,9 +49,9 @@ _DATA_TYPE = re.compile(r"[A-Z]+")
 
 
 def narrowed_statements(ddl: ScopedDdl) -> tuple[list[str], list[str]]:
-    """Return (statements, what they leave out or change) of a DDL with `left_out` columns.
+    """Return (statements, what they leave out or change) of a DDL with columns that rules shape.
 
-    No statement if it is about these columns alone. Raises DdlError for one that names such a
+    No statement if it is about left-out columns alone. Raises DdlError for one that names such a
     column and isn't about columns or indexes.
     """
     if ddl.type in _CREATES:

@@ -63,7 +63,7 @@ def story_of(folder: Path) -> Story:
 def settings_to(
     url: str,
     kafka: Kafka,
-    rules: dict[str, list[dict[str, Any]]] | None = None,
+    rules: dict[str, Any] | None = None,
     max_rows: int = 3,
 ) -> Settings:
     """Return settings of a pipeline from the relay log at `url`, with `rules` of [filter]."""

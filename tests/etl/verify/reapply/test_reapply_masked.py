@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from sluice.errors import SluiceError
-from sluice.etl.settings import Settings, SettingsError
+from sluice.etl.changes.formats.binlog_file import list_files, read_file
+from sluice.etl.settings import Settings
 from sluice.etl.settings.rules import parse_filter
 from sluice.etl.verify.reapply import ReplayRequest
 from tests.etl.mariadb_fixture import MariaDBServer
@@ -83,10 +84,14 @@ def test_the_target_cannot_mask_a_column_otherwise(mariadb: MariaDBServer, tmp_p
         reapply(past.pipeline, request)
 
 
-def test_files_and_topics_get_no_clear_values_by_rules_of_their_own(
+def test_files_get_the_pipelines_masks_under_rules_of_their_own(
     mariadb: MariaDBServer, tmp_path: Path
 ) -> None:
     past = Past(mariadb, tmp_path)
     target = files_in(tmp_path / "again") | {"filter": {"ignore-db": ["test"]}}
-    with pytest.raises(SettingsError, match="columns can be masked in databases alone"):
-        reapply(past.pipeline, past.request(target))
+    assert reapply(past.pipeline, past.request(target)).is_done
+    written = b"".join(
+        bytes(message) for path in list_files(tmp_path / "again") for _, message in read_file(path)
+    )
+    for clear, mask in ((MAIL, "email"), (PHONE, "digits")):
+        assert masked(clear, mask).encode() in written and clear.encode() not in written
