@@ -1,6 +1,8 @@
-"""Messages of a dump's rows lack the columns that a rule leaves out, and nothing else."""
+"""Messages of a dump's rows lack the columns that a rule leaves out, or have them masked."""
 
 from __future__ import annotations
+
+import re
 
 import pytest
 
@@ -11,6 +13,7 @@ from sluice.etl.copy.plan import make_copy_plan
 from sluice.etl.copy.worker import make_messages
 from sluice.etl.settings.rules import parse_filter
 from tests.etl.copy.copying import DUMPS, RECORDING, definitions
+from tests.etl.masking import KEY, SECTION, VARIABLE, shifted
 
 TABLE = "bank.account"
 
@@ -38,3 +41,18 @@ def test_messages_of_a_dump_lack_the_columns_that_are_left_out(dump: str) -> Non
     assert rows == every > 0
     assert b'"updated"' in whole and b'"updated"' not in found
     assert whole.count(b'"balance"') == found.count(b'"balance"') > rows
+
+
+@pytest.mark.parametrize("dump", DUMPS)
+def test_messages_of_a_dump_have_masked_values(dump: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, KEY)
+    rule = {"tables": [TABLE], "mask": {"updated": {"shift-days": 9, "by": "id"}}}
+    _, found = messages(dump, parse_filter({"columns": [rule], "mask": SECTION})[0])
+    _, whole = messages(dump, Filter())
+    pattern = re.compile(rb'"id":"(\d+)".*?"updated":"([-\d]+)( [:.\d]+)"')
+    clear, masked = ({n: (d, t) for n, d, t in pattern.findall(x)} for x in (whole, found))
+    assert len(clear) > 9
+    assert masked == {
+        number: (shifted(date.decode(), 9, number.decode()).encode(), time)
+        for number, (date, time) in clear.items()
+    }
