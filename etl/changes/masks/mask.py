@@ -10,6 +10,7 @@ from sluice.etl.changes.masks.date_shift import DATED_KINDS
 from sluice.etl.changes.masks.mask_key import MaskKeyError, mask_key
 from sluice.etl.changes.masks.mask_text import (
     MIN_HASH_DIGITS,
+    MIN_KEY_HASH_DIGITS,
     TextMask,
     hash_width,
     text_mask,
@@ -25,6 +26,8 @@ KEYED_KINDS = frozenset({"hash", "digits", "email", "shift-days"})
 _HASHED = frozenset({"hash", "email"})
 _INT_BITS = {1: 8, 2: 16, 9: 24, 3: 32, 8: 64}
 """Bits by TiDB's type number."""
+_PLAIN_COLLATIONS = ("_bin", "_general_ci")
+"""Collations that compare sign by sign, in which a digit equals nothing but itself."""
 _UNICODE = frozenset({"utf8", "utf8mb4"})
 
 
@@ -123,6 +126,30 @@ def _shift_refusal(column: Column) -> str:
         if not text.startswith((ZERO_DATE, "CURRENT_TIMESTAMP", "current_timestamp")):
             return f"it has the default {text}, which belongs to no row"
     return ""
+
+
+def key_refusal(mask: Mask, column: Column, chars: int) -> str:
+    """Return why masked values of a unique key's column may be alike, "" if they can't be.
+
+    `chars`: how many characters of it are in the key, below 0 for all.
+    """
+    if mask.kind == "null":
+        return ""  # a unique key takes any number of them
+    if mask.kind == "hash" and column.kind == "text":
+        digits = min(hash_width(column), chars if chars >= 0 else hash_width(column))
+        if digits < MIN_KEY_HASH_DIGITS:
+            return (
+                f"{digits} hexadecimal digits of a hash may be alike, and {MIN_KEY_HASH_DIGITS}"
+                " aren't"
+            )
+        return ""
+    if mask.kind == "digits" and column.kind == "text":
+        if chars >= 0:
+            return "it has a part of the column alone, which may be alike in two values"
+        if not column.collate.endswith(_PLAIN_COLLATIONS):
+            return f"{column.collate} may hold other signs for digits"
+        return ""
+    return f"{mask} may make one of two values"
 
 
 def by_column(table: Table, column: Column) -> Column | None:

@@ -12,6 +12,8 @@ from sluice.tidb.schema import Column
 
 MIN_HASH_DIGITS = 16
 """64 bits: among a hundred million values two are alike once in 3,700 cases."""
+MIN_KEY_HASH_DIGITS = 32
+"""128 bits: no two of a billion values are alike but in one case of 10^20."""
 _HASH_DIGITS = 64
 _LOCAL_DIGITS = 16
 """Hexadecimal digits in place of an address's local part."""

@@ -19,7 +19,7 @@ from typing import TypeVar
 from sluice.errors import SluiceError
 from sluice.etl.changes.conditions import ConditionError
 from sluice.etl.changes.formats.ddl_text import tokens
-from sluice.etl.changes.masks import Mask, by_refusal, masked_column
+from sluice.etl.changes.masks import Mask, by_refusal, key_refusal, masked_column
 from sluice.etl.changes.rules.computed_columns import ComputedColumn
 from sluice.tidb.columns import STATE_WRITE_ONLY
 from sluice.tidb.folded import folded
@@ -258,8 +258,9 @@ def _masked(rules: tuple[ColumnRule, ...], table: Table) -> Table:
         return table
     masks = masks_by_column(rules, table)
     gone = {column.name for column in table.columns if column.upstream_name and not column.public}
-    if user := next(_users(table, {folded(name): name for name in masks}, gone), None):
-        what, name = user
+    by_folded = {folded(name): name for name in masks}
+    unique = {index.name: index for index in table.indexes if _keeps_masked(table, index)}
+    for what, name in _users(table, by_folded, gone, unique):
         raise ColumnRuleError(
             f"{masks[name][1].text} masks column {name} of {table.full_name}, which {what} needs"
         )
@@ -276,9 +277,31 @@ def _masked(rules: tuple[ColumnRule, ...], table: Table) -> Table:
                     f"{rule.text} can't mask column {column.name} of {table.full_name} as"
                     f" {mask}: {why}"
                 )
+            _check_keys(rule, table, column, mask)
             column = masked_column(column, mask)
         columns.append(column)
     return replace(table, columns=tuple(columns))
+
+
+def _keeps_masked(table: Table, index: Index) -> bool:
+    """Return whether an index is a unique key by which no row is looked for downstream.
+
+    Rows are looked for by the primary key of whole tables.
+    """
+    if index.primary or not index.unique or table.partition is not None:
+        return False
+    return bool(table.primary_key)
+
+
+def _check_keys(rule: ColumnRule, table: Table, column: Column, mask: Mask) -> None:
+    """Check that masked values of a unique key's column stay unique. Raises ColumnRuleError."""
+    for index in table.indexes:
+        for name, _, chars in index.columns if index.unique else ():
+            if folded(name) == folded(column.name) and (why := key_refusal(mask, column, chars)):
+                raise ColumnRuleError(
+                    f"{rule.text} masks column {column.name} of {table.full_name}, which the key"
+                    f" {index.name} needs: {why}"
+                )
 
 
 def _renamed(rules: tuple[ColumnRule, ...], table: Table) -> Table:
@@ -349,17 +372,23 @@ def _without_columns(rules: tuple[ColumnRule, ...], table: Table) -> Table:
     return replace(table, columns=columns, indexes=indexes)
 
 
-def _users(table: Table, shaped: dict[str, str], gone: Container[str]) -> Iterator[tuple[str, str]]:
+def _users(
+    table: Table,
+    shaped: dict[str, str],
+    gone: Container[str],
+    unneeding: Container[str] = (),
+) -> Iterator[tuple[str, str]]:
     """Yield (what needs it, name) for the columns `shaped`, given by folded name, that are needed.
 
-    `gone`: names of columns that are left out, and need none.
+    `gone`: names of columns that are left out, and need none; `unneeding`: names of indexes that
+    don't, either.
     """
     for name in table.primary_key:
         if folded(name) in shaped:
             yield "the primary key", shaped[folded(name)]
     for index in table.indexes:
         for name in sorted(_names_of(index) & shaped.keys()):
-            if index.unique or index.primary:
+            if (index.unique or index.primary) and index.name not in unneeding:
                 yield f"the key {index.name}", shaped[name]
     for column in table.columns:
         if column.generated and not column.computed and column.name not in gone:

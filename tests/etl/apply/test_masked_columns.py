@@ -238,7 +238,7 @@ WIDE = table(11, "t", "id int", "a varchar(40)", "b varchar(40)", "n int", prima
         ({"n": {"constant": 300}}, changed(WIDE, "n", "n tinyint"), "numbers from -128 to 127"),
         ({"a": "null"}, changed(WIDE, "a", "a varchar(40) not null"), "it is NOT NULL"),
         (
-            {"a": "hash"},
+            {"a": {"partial": 2}},
             replace(WIDE, indexes=(Index(5, "ua", (("a", 1, -1),), unique=True),)),
             "masks column a of d.t, which the key ua needs",
         ),
