@@ -36,6 +36,7 @@ from sluice.etl.settings import Downstream, Settings
 from sluice.tidb import tso
 from sluice.tidb.rows import ROWID_NAME
 from sluice.tidb.schema import Column, Table
+from sluice.tidb.table_name import full_name
 
 _ROWS_PER_QUERY = 200
 _MAX_QUERY_BYTES = 1 << 18
@@ -183,6 +184,12 @@ def _check_table(
         done.unchecked.append(f"{now.full_name}: {columns[0].effect}")
         return None
     goal = settings.routes.target(now.schema_name, now.name)
+    if goal.source_column:
+        done.unchecked.append(
+            f"{now.full_name} shares {full_name(goal.schema, goal.table)} with other tables, by the"
+            f" column {goal.source_column}"
+        )
+        return None
     named = replace(now, schema_name=goal.schema, name=goal.table)
     found = []
     try:

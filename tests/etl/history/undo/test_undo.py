@@ -299,6 +299,14 @@ def test_the_replica_is_looked_at_under_its_own_names(story: Story) -> None:
     assert (conflict.table, conflict.row) == ("r.members", "id=1")
 
 
+def test_a_table_that_shares_the_replicas_by_a_column_is_not_looked_at(story: Story) -> None:
+    users(story)
+    story.apply()
+    routes = Routes((Route("d", "u*", "d", "all", "a rule", "origin"),))
+    (why,) = would_conflict(of(story, routes), newest(story)).unchecked
+    assert why == "d.users shares d.all with other tables, by the column origin"
+
+
 @pytest.mark.quick_cases(every=3)
 @pytest.mark.parametrize(
     ("key", "rule"),
