@@ -100,14 +100,16 @@ class History(Writing):
     def _create_merged(self) -> None:
         """Some tables that the settings merge downstream.
 
-        None of them has a row with a key of another's, and none is altered.
+        None of them is altered. None has a row with a key of another's, unless a column keeps them
+        apart.
         """
         up = self.upstream
         first = self._create_table("part", partitioned=False)
         merged = [first, *(self._made_like(first, self._schema, f"part_{n}") for n in range(2))]
+        up.by_source = first.primary is not None and self.rng.random() < 0.5
         for table in merged:
             del up.tables[table.id]
-            table.together = merged
+            table.together = [] if up.by_source else merged
         up.merged = merged
 
     def _create_table(self, name: str, *, partitioned: bool) -> Table:

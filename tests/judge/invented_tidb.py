@@ -16,22 +16,32 @@ from typing import Any
 from sluice.etl.changes.rules import Route
 from sluice.tidb.tikv import MvccWrite
 from tests.judge import wire
-from tests.judge.kinds import Kind
+from tests.judge.kinds import Kind, varchar
 from tests.judge.tables import Row, Table, named, quoted
 
 _INSERT, _UPDATE, _DELETE = 0, 1, 4
 _DROP_TABLE, _EXCHANGE = 4, 42
 _SQL_MODE = 1436549152
 _BEGIN = 1_795_310_000_000 << 18
+SOURCE = "its source"
+"""Column that names the upstream's table of each row."""
 MERGED = "merged", "all"
 """Schema and table that several tables are downstream."""
 _SHOWN = 2_000
 """Characters of a row in the story."""
 
+SOURCE_KIND = SOURCE, varchar(133)
+
 Name = tuple[str, str]
 """Schema and table, either of which may hold a dot."""
 State = dict[Name, tuple[dict[str, Kind], Counter[tuple[Any, ...]]]]
 """What a downstream shall hold: by name, the columns in order and the rows as a multiset."""
+
+
+def _spelled(part: str) -> str:
+    """Return a part of a name in backquotes, if it could be read as another one."""
+    plain = part and "." not in part and not part.startswith("`")
+    return part if plain else "`" + part.replace("`", "``") + "`"
 
 
 @dataclass(frozen=True)
@@ -114,6 +124,8 @@ class Upstream:
     """By start_ts and table: the partition of each row change, 0 without partitions."""
     merged: list[Table] = field(default_factory=list)
     """Tables that are one downstream; they aren't among `tables`."""
+    by_source: bool = False
+    """Whether a column keeps rows of merged tables apart, so that they may have the same keys."""
     targets: dict[int, str] = field(default_factory=dict)
     """By schema id: the name that a schema has downstream, if it is another one."""
     shown: list[tuple[Shown, ...]] = field(default_factory=list)
@@ -158,9 +170,18 @@ class Upstream:
             for t in self.tables.values()
         }
         if self.merged:
-            rows = Counter(row for table in self.merged for row in table.shown())
-            found[MERGED] = {c.name: c.kind for c in self.merged[0].columns}, rows
+            rows = Counter(
+                (*row, *self.source(self.upstream_name(table)).values())
+                for table in self.merged
+                for row in table.shown()
+            )
+            own = {c.name: c.kind for c in self.merged[0].columns}
+            found[MERGED] = own | (dict([SOURCE_KIND]) if self.by_source else {}), rows
         return found
+
+    def source(self, name: Name) -> dict[str, bytes]:
+        """Return the value of the column that names a merged table, by its name; {} without."""
+        return {SOURCE: ".".join(map(_spelled, name)).encode()} if self.by_source else {}
 
     def routes(self) -> tuple[Route, ...]:
         """The settings' rules that make it so."""
@@ -169,7 +190,13 @@ class Upstream:
             for i, target in self.targets.items()
         )
         tables = (
-            Route(re.escape(self.schemas[t.schema_id]), re.escape(t.name), *MERGED, "a part")
+            Route(
+                re.escape(self.schemas[t.schema_id]),
+                re.escape(t.name),
+                *MERGED,
+                "a part",
+                SOURCE if self.by_source else "",
+            )
             for t in self.merged
         )
         return (*tables, *schemas)

@@ -14,7 +14,16 @@ from typing import Any
 
 from sluice.etl.changes.rules import Route
 from tests.judge.conditions import Cells, Condition, leaves, text_of, truth
-from tests.judge.invented_tidb import MERGED, Alteration, Name, RowEvent, Shown, State, Upstream
+from tests.judge.invented_tidb import (
+    MERGED,
+    SOURCE_KIND,
+    Alteration,
+    Name,
+    RowEvent,
+    Shown,
+    State,
+    Upstream,
+)
 from tests.judge.shapes import KEY_VARIABLE, Added, Mask
 from tests.judge.tables import Column, Table, quoted
 
@@ -165,7 +174,9 @@ class Rules:
                 )
             ]
         columns = _Shape(self._columns_of(shown.name), table)
-        return columns.kinds, Counter(columns.row(values) for values in rows)
+        source = upstream.source(shown.name) if shown.is_merged else {}
+        kinds = columns.kinds | (dict([SOURCE_KIND]) if source else {})
+        return kinds, Counter((*columns.row(values), *source.values()) for values in rows)
 
 
 class _Shape:
