@@ -80,6 +80,12 @@ def in_upstreams_time(settings: Settings, value: Any) -> Any:
     return parse_moment(value.text, now)
 
 
+def pipeline_words(ctx: click.Context, config: str | None) -> list[str]:
+    """Return the options by which another command is about the same pipeline as this one."""
+    name = ctx.meta.get(_NAME)
+    return ["--config", config] if config else ["--pipeline", name] if name is not None else []
+
+
 def _remember(ctx: click.Context, _: click.Parameter, name: str | None) -> None:
     if name is not None:
         ctx.meta[_NAME] = name

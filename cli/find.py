@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import sys
 import time
 from collections import Counter
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sluice.cli._moments import MOMENT, MOMENT_FORMS, empty_range
-from sluice.cli._settings import config_option, settings_of
+from sluice.cli._settings import config_option, pipeline_words, settings_of
 from sluice.cli._suggestions import Choice
 from sluice.etl.display_units import counted, format_size
 
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 
 _PROGRESS_INTERVAL_S = 2.0
 _MAX_STATEMENT_CHARS = 160
+_UNDONE = ("insert", "update", "delete")
+"""The kinds that `sluice undo` takes back; DDL it doesn't."""
 
 
 @click.command("find")
@@ -147,7 +150,7 @@ def command(
     ddl_lines = [*_ddl_lines(found, shown_zone)]
     for text in (
         *(() if group else ddl_lines),
-        *_group_lines(groups, shown_zone),
+        *_group_lines(groups, shown_zone, query, pipeline_words(ctx, config)),
         *_transaction_lines(found, shown_zone),
         *(ddl_lines if group else ()),
     ):
@@ -243,7 +246,9 @@ def _transaction_lines(found: SearchResults, zone: ZoneInfo) -> Iterator[str]:
             yield f"    {_table(rows)}"
 
 
-def _group_lines(groups: list[FoundGroup], zone: ZoneInfo) -> Iterator[str]:
+def _group_lines(
+    groups: list[FoundGroup], zone: ZoneInfo, query: SearchQuery, pipeline: list[str]
+) -> Iterator[str]:
     for one in groups:
         minute = _time(one.minute, zone, "minutes") if one.minute else ""
         name = "  ".join(filter(None, (minute, one.table, one.shape)))
@@ -252,6 +257,29 @@ def _group_lines(groups: list[FoundGroup], zone: ZoneInfo) -> Iterator[str]:
             f"    {one.first_ts}  {_time(one.first_ts, zone)} through"
             f" {one.last_ts}  {_time(one.last_ts, zone)}"
         )
+        yield f"    {_undo_command([one], query, pipeline)}"
+    if len(groups) > 1:
+        yield f"{len(groups):,} groups as one:"
+        yield f"    {_undo_command(groups, query, pipeline)}"
+
+
+def _undo_command(groups: list[FoundGroup], query: SearchQuery, pipeline: list[str]) -> str:
+    """Return the command that shows how the groups' changes are taken back.
+
+    Of groups by minute or table these are exactly theirs. A shape is no option of `undo`: other
+    changes between the first and the last one that the search wants are among them.
+    """
+    from sluice.tidb.table_name import exactly
+
+    tables = dict.fromkeys(exactly(one.table) for one in groups if one.table)
+    globs = query.tables if query.tables and len(groups) > 1 else tables or query.tables
+    first, last = min(one.first_ts for one in groups), max(one.last_ts for one in groups)
+    words = [*pipeline, "--since", f"before:{first}", "--until", str(last)]
+    words += [word for glob in globs for word in ("--table", glob)]
+    words += [word for kind in query.kinds if kind in _UNDONE for word in ("--kind", kind)]
+    words += ["--where", query.where] if query.where else []
+    words += ["--min-rows", str(query.min_rows)] if query.min_rows > 1 else []
+    return f"sluice undo {shlex.join(words)} --dry-run"
 
 
 def _transactions(count: int) -> str:
@@ -334,7 +362,6 @@ def _summary(found: SearchResults, query: SearchQuery, past: Any) -> Iterator[st
         )
     if query.group and found.groups and sys.stdout.isatty():
         yield (
-            "the same options without --group show the transactions; `sluice undo --since … --until"
-            " …` with the same --table, --kind, --where and --min-rows takes their changes back as"
-            " one: look with --dry-run first"
+            "the same options without --group show the transactions; --apply in place of --dry-run"
+            " takes a group's changes back as one"
         )

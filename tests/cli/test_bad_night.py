@@ -36,6 +36,10 @@ def test_by_commands_each_of_which_names_the_next(night, terminal):
     assert sorted(name for name, _, _ in ranges) == TABLES
     first, last = min(ts for _, ts, _ in ranges), max(ts for _, _, ts in ranges)
     undo = f"sluice undo --since before:{first} --until {last} --table 'd.*' --kind delete"
+    assert f"3 groups as one:\n    {undo} --dry-run" in said.replace("\r\n", "\n")
+    for name, first, last in ranges:
+        one = f"sluice undo --since before:{first} --until {last} --table {name} --kind delete"
+        assert f"    {one} --dry-run" in said
     said, code = terminal.type(f"{undo} --dry-run --rows 2")
     assert code == 0 and "180 rows looked at" in said and "no conflicts" in said
     assert "+ d.account" in said and "--apply" in said
