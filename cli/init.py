@@ -109,12 +109,21 @@ def command(
     if output.exists():
         raise _exists(output)
     said = _Answers(
-        pd_urls or _ask("PD's client URLs"),
-        tidb or _ask("TiDB, user@host:port", _AddressType(4000)),
+        pd_urls or _ask("PD's client URLs", "--pd-urls"),
+        tidb
+        or _ask(
+            "TiDB, user@host:port", "--tidb", _AddressType(4000), password_env=tidb_password_env
+        ),
         tidb_password_env,
-        downstream or _ask("Downstream, user@host:port", _AddressType(3306)),
+        downstream
+        or _ask(
+            "Downstream, user@host:port",
+            "--downstream",
+            _AddressType(3306),
+            password_env=password_env,
+        ),
         password_env,
-        spark or _ask("Spark Connect server", default="sc://127.0.0.1:15002"),
+        spark or _ask("Spark Connect server", "--spark", default="sc://127.0.0.1:15002"),
         spark_token_file,
         relay_url,
         service=service,
@@ -154,9 +163,19 @@ def command(
     return code
 
 
-def _ask(what: str, kind: click.ParamType[Any] | None = None, default: str | None = None) -> Any:
-    """Ask on standard error: standard output has results alone."""
-    return click.prompt(what, type=kind, default=default, err=True)
+def _ask(
+    what: str,
+    option: str,
+    kind: click.ParamType[Any] | None = None,
+    default: str | None = None,
+    password_env: str = "",
+) -> Any:
+    """Ask on standard error: standard output has results alone.
+
+    The question names the option that answers it, and the variable that has to hold the password.
+    """
+    password = f", password in ${password_env}" if password_env else ""
+    return click.prompt(f"{what} ({option}{password})", type=kind, default=default, err=True)
 
 
 def _exists(output: Path) -> RequestError:

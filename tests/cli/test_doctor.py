@@ -169,6 +169,9 @@ def test_init_asks_for_what_the_options_leave_out(
         input='http://127.0.0.1:1\nnot an address\n[::1]:4000\nu"x@db.example\nsc://sp:15003\n',
     )
     assert "invalid address" in done.output
+    assert "PD's client URLs (--pd-urls): " in done.output
+    asked = "Downstream, user@host:port (--downstream, password in $SLUICE_DOWNSTREAM_PASSWORD): "
+    assert asked in done.output
     settings = load_settings(file)
     assert (settings.upstream.sql_host, settings.upstream.sql_user) == ("::1", "root")
     assert (settings.downstream.host, settings.downstream.user) == ("db.example", 'u"x')

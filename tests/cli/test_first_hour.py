@@ -25,6 +25,7 @@ from tests.etl.relay_from_recording import RECORDINGS
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(1200)]
 
 RECORDING = RECORDINGS / "bootstrap"
+TUTORIAL = Path(__file__).resolve().parents[2] / "docs" / "tutorial" / "getting-started.md"
 PARTS = ("etcd", "cluster", "pump-1", "pump-2", "mariadb", "spark")
 
 
@@ -62,15 +63,21 @@ def test_from_an_empty_folder_to_a_replica_by_what_each_answer_names_next(
 ) -> None:
     file, ports = tmp_path / "sluice.toml", site.ports
     init = (
-        f"sluice init --tidb-password-env '' --relay-url file://{tmp_path}/relay --output {file}"
-        f" --spark-token-file {site.secret('spark')}"
+        f"sluice init --service --tidb-password-env '' --relay-url file://{tmp_path}/relay"
+        f" --output {file} --spark-token-file {site.secret('spark')}"
     )
     said, code = terminal.type(
         init,
-        ("PD's client URLs", f"http://127.0.0.1:{ports['cluster']}"),
-        ("TiDB, user@host:port", f"root@127.0.0.1:{ports['cluster-sql']}"),
-        ("Downstream, user@host:port", f"sluice@127.0.0.1:{ports['mariadb']}"),
-        ("Spark Connect server [sc://127.0.0.1:15002]", f"sc://127.0.0.1:{ports['spark']}"),
+        ("PD's client URLs (--pd-urls)", f"http://127.0.0.1:{ports['cluster']}"),
+        ("TiDB, user@host:port (--tidb)", f"root@127.0.0.1:{ports['cluster-sql']}"),
+        (
+            "Downstream, user@host:port (--downstream, password in $SLUICE_DOWNSTREAM_PASSWORD)",
+            f"sluice@127.0.0.1:{ports['mariadb']}",
+        ),
+        (
+            "Spark Connect server (--spark) [sc://127.0.0.1:15002]",
+            f"sc://127.0.0.1:{ports['spark']}",
+        ),
     )
     assert code == 1 and "ok    upstream" in said and "may log in for copies" in said
     assert "FAIL  downstream" in said and f"`sluice grants --config {file}`" in said
@@ -83,6 +90,8 @@ def test_from_an_empty_folder_to_a_replica_by_what_each_answer_names_next(
     said, code = terminal.type(f"sluice doctor --config {file}")
     assert code == 0 and "FAIL" not in said, said
     assert re.search(r"^ok +zones +new sessions in TiDB have UTC", said, re.MULTILINE), said
+    (counted,) = re.findall(r"\d+ checks: 0 failed, \d+ with a warning", said)
+    assert counted in TUTORIAL.read_text(encoding="utf-8"), counted
     assert "rights suffice" in said and "takes connections" in said and "2 online" in said
 
     said, code = terminal.type(f"sluice bootstrap --config {file} --from tidb:// --plan")
