@@ -7,7 +7,7 @@ undoes isn't counted.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from sluice.etl.apply._metrics import BatchReport
 from sluice.etl.changes.steps import CommitDetail, ScopedDdl, Step
@@ -22,9 +22,19 @@ _KINDS = ("inserts", "updates", "deletes")
 class ApplyCounters:
     """Count for one process that applies to one downstream; see `sluice.relay.measures`."""
 
-    def __init__(self, relay: RelayLog, downstream: str) -> None:
+    def __init__(
+        self,
+        relay: RelayLog,
+        downstream: str,
+        upstream_skew_ms: Callable[[], float] = lambda: 0.0,
+    ) -> None:
+        """Begin to count; `upstream_skew_ms` as for `CounterRecorder`."""
         self._refusals = RefusalHistory(relay)
-        self._recorder = CounterRecorder(CounterStore(relay, downstream), source_of(downstream))
+        self._recorder = CounterRecorder(
+            CounterStore(relay, downstream),
+            source_of(downstream),
+            upstream_skew_ms=upstream_skew_ms,
+        )
 
     def set_position(self, checkpoint_ts: int) -> None:
         """Note that the downstream is complete through `checkpoint_ts`."""
@@ -63,7 +73,7 @@ class ApplyCounters:
         self._recorder.count(
             counts, {**parts, **whole, **ddl, "delay": max(0.0, report.lag_ms) / 1000}
         )
-        self._recorder.observe_lag(max(0.0, report.lag_ms))
+        self._recorder.observe_age(report.lag_ms)
 
     def record_failure(self, error: Exception) -> None:
         """Count an error, whether it is retried or not."""

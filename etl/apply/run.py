@@ -56,6 +56,7 @@ from sluice.etl.downstream.sinks import (
 from sluice.etl.retry import RetryBackoff
 from sluice.etl.settings import Downstream, Settings
 from sluice.etl.spark.session_target import SessionTarget
+from sluice.etl.upstream_clock import upstream_skew_ms
 from sluice.relay import AlignedChunk, RelayLog, WindowRecord
 from sluice.relay.measures import CounterStore
 
@@ -176,7 +177,9 @@ class _ApplyLoop:
         self._aligned_chunks = AlignedChunkApplier(
             self._relay, settings.rules, settings.apply.aligned_chunk_wait_ms
         )
-        self._counters = ApplyCounters(self._relay, pipeline.downstream)
+        self._counters = ApplyCounters(
+            self._relay, pipeline.downstream, lambda: upstream_skew_ms(settings)
+        )
         self._other_sessions = (
             OtherSessionWatcher(
                 target,

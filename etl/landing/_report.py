@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Self
 
@@ -117,8 +118,13 @@ def ms_since(began: float) -> float:
 class LandingCounters:
     """The counters of one landing process; see `sluice.relay.measures`."""
 
-    def __init__(self, relay: RelayLog) -> None:
-        self._recorder = CounterRecorder(CounterStore(relay), LAND)
+    def __init__(
+        self, relay: RelayLog, upstream_skew_ms: Callable[[], float] = lambda: 0.0
+    ) -> None:
+        """Begin to count; `upstream_skew_ms` as for `CounterRecorder`."""
+        self._recorder = CounterRecorder(
+            CounterStore(relay), LAND, upstream_skew_ms=upstream_skew_ms
+        )
 
     def set_position(self, landed_ts: int) -> None:
         """Record that everything through a TSO is landed."""

@@ -60,6 +60,7 @@ from sluice.etl.landing.upstream_schema import version_at
 from sluice.etl.retry import RetryBackoff
 from sluice.etl.settings import Settings
 from sluice.etl.spark.session_target import SessionTarget
+from sluice.etl.upstream_clock import upstream_skew_ms
 from sluice.relay import ClaimLostError, RoleClaim, WindowConflictError, iter_parts
 from sluice.relay.role_lease import RoleStandby
 from sluice.relay.schema_snapshots import SchemaSnapshots
@@ -153,7 +154,7 @@ class _LandingLoop:
         self._is_due = False
         self._backoff = RetryBackoff(log, "landing")
         self._progress = LandingProgressLog()
-        self._counters = LandingCounters(self._relay)
+        self._counters = LandingCounters(self._relay, lambda: upstream_skew_ms(settings))
         self._imports = ImportWatch(
             self._relay,
             cluster.tikv,

@@ -9,7 +9,7 @@ import logging
 import secrets
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from sluice.relay.measures.counters import HOUR_MS, CounterDocument, Durations, TableCount
@@ -35,6 +35,7 @@ class _PendingCounts:
     seconds: dict[str, list[float]] = field(default_factory=dict)
     tables: dict[str, TableCount] = field(default_factory=dict)
     lag_ms: float | None = None
+    age_ms: float | None = None
 
 
 class CounterRecorder:
@@ -45,11 +46,20 @@ class CounterRecorder:
     """
 
     def __init__(
-        self, measures: CounterStore, source: str, every_s: float = _FLUSH_INTERVAL_S
+        self,
+        measures: CounterStore,
+        source: str,
+        every_s: float = _FLUSH_INTERVAL_S,
+        upstream_skew_ms: Callable[[], float] = lambda: 0.0,
     ) -> None:
+        """Begin to count; `upstream_skew_ms`: how far TiDB's clock is ahead of this machine's.
+
+        It is called in the background, so it may ask TiDB's PD.
+        """
         self._measures = measures
         self._source = source
         self._every_s = every_s
+        self._upstream_skew_ms = upstream_skew_ms
         self._token = secrets.token_hex(6)
         self._lock = threading.Lock()
         self._waiting = _PendingCounts()
@@ -82,6 +92,11 @@ class CounterRecorder:
         """Record the present lag in ms."""
         with self._lock:
             self._waiting.lag_ms = max(lag_ms, self._waiting.lag_ms or 0.0)
+
+    def observe_age(self, age_ms: float) -> None:
+        """Record how old what was done last was by this machine's clock, in ms."""
+        with self._lock:
+            self._waiting.age_ms = max(age_ms, self._waiting.age_ms or age_ms)
 
     def changed(self, tables: Mapping[str, tuple[int, int, int]], commit_ts: int) -> None:
         """Add (inserts, updates, deletes) by table, up to a commit timestamp."""
@@ -144,6 +159,11 @@ class CounterRecorder:
             return
         now, since = time.monotonic(), self._since
         self._since = now
+        if waiting.lag_ms is None and (waiting.age_ms is not None or at_ts):
+            age_ms = waiting.age_ms
+            if age_ms is None:
+                age_ms = _now_ms() - tso.physical_ms(at_ts)
+            waiting.lag_ms = max(0.0, age_ms + self._upstream_skew_ms())
         self._unsent = _counter_document(waiting, at_ts, max(1, round(1000 * (now - since))))
 
     def _send(self) -> None:
@@ -168,16 +188,13 @@ def _counter_document(waiting: _PendingCounts, at_ts: int, span_ms: int) -> Coun
     now = _now_ms()
     durations = {name: Durations.from_seconds(seconds) for name, seconds in waiting.seconds.items()}
     found = CounterDocument(waiting.counts, durations, at_ts, since_ms=now - span_ms, noted_ms=now)
-    lag_ms = waiting.lag_ms
-    if lag_ms is None and at_ts:
-        lag_ms = max(0.0, now - tso.physical_ms(at_ts))
-    if lag_ms is None:
+    if waiting.lag_ms is None:
         return found
     counts = waiting.counts
     step = LagStep(
         now,
         span_ms,
-        round(lag_ms, 1),
+        round(waiting.lag_ms, 1),
         counts.get("changes", 0),
         counts.get("transactions", 0),
         counts.get("windows", 0),

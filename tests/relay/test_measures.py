@@ -111,6 +111,22 @@ class Unwritable(CounterStore):
             raise OSError("no space left on device")
 
 
+def test_lag_is_by_the_clock_of_tidb_which_a_replayed_one_has_days_behind(relay: RelayLog) -> None:
+    day_ms, now_ms = 86_400_000, time.time_ns() // 1_000_000
+    for source, age_ms in ((APPLY, 8 * day_ms + 500.0), (LAND, None)):
+        process = CounterRecorder(
+            CounterStore(relay), source, every_s=NEVER_S, upstream_skew_ms=lambda: -8.0 * day_ms
+        )
+        process.at(tso.compose(now_ms - 8 * day_ms - 500))
+        if age_ms is not None:
+            process.observe_age(age_ms)
+        process.close()
+    (point,) = [
+        each for each in CounterStore(relay, DOWNSTREAM).points(HOUR) if each.lag_ms is not None
+    ]
+    assert all(500 <= (lag or 0) < 60_000 for lag in (point.lag_ms, point.land_lag_ms))
+
+
 def test_what_cannot_be_written_is_said_once_kept_and_counted_once_when_it_can(
     relay: RelayLog, caplog: pytest.LogCaptureFixture
 ) -> None:
