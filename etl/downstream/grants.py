@@ -131,6 +131,14 @@ def _matches_pattern(pattern: str, name: str) -> bool:
     return re.fullmatch(expression, name, re.IGNORECASE | re.DOTALL) is not None
 
 
+def _by_place(missing: Iterable[str]) -> str:
+    """Return missing rights with each place once: ``SELECT, INSERT on s; PROCESS on *.*``."""
+    found: dict[str, list[str]] = {}
+    for right, _, place in (one.partition(" on ") for one in missing):
+        found.setdefault(place, []).append(right)
+    return "; ".join(f"{', '.join(rights)} on {place}" for place, rights in found.items())
+
+
 def check_rights(query: RunQuery, own: tuple[str, str], address: str, *, process: bool) -> None:
     """Raise DownstreamError if the user lacks a right that writing needs.
 
@@ -155,7 +163,7 @@ def check_rights(query: RunQuery, own: tuple[str, str], address: str, *, process
         needed = grant_statements("…", ["<each replicated database>"], own, process=process)
         raise DownstreamError(
             server_errors.LACKS_PRIVILEGE,
-            f"{address} lacks rights: {', '.join(missing)}. All that is needed: {' '.join(needed)}",
+            f"{address} lacks rights: {_by_place(missing)}. All that is needed: {' '.join(needed)}",
             "`sluice grants` prints these statements for the databases that the pipeline"
             " replicates",
         )

@@ -17,6 +17,7 @@ from sluice.etl.changes.formats.layout import LoadLayout
 from sluice.etl.changes.formats.sql_text import literal, quote_name, quote_table
 from sluice.etl.changes.rules import commit_time, source_condition
 from sluice.etl.changes.steps import HoldAsBytes, Step
+from sluice.etl.display_units import counted
 from sluice.etl.downstream import (
     ChunkResult,
     DownstreamError,
@@ -189,8 +190,8 @@ class ChunkWriter:
             inside = self._count(self._scratch, self._inside)
             if inside != self._rows:
                 raise ChunkDoesNotFit(
-                    f"{self._chunk.table.full_name}: of {self._rows} rows that the upstream has"
-                    f" where {self._asked.condition[:300]}, {inside} are there in the order of"
+                    f"{self._chunk.table.full_name}: of {counted(self._rows, 'row')} that the"
+                    f" upstream has where {self._asked.condition[:300]}, {inside:,} in the order of"
                     f" {self._session.address}: its keys are ordered in another way. Copy the whole"
                     " table at once"
                 )
@@ -340,8 +341,8 @@ class ChunkWriter:
     def _expect(self, what: str, found: int, expected: int) -> None:
         if found != expected:
             raise ChunkDoesNotFit(
-                f"{self._chunk.table.full_name} on {self._session.address}: {found} rows {what},"
-                f" {expected} expected: it holds rows twice,"
+                f"{self._chunk.table.full_name} on {self._session.address}:"
+                f" {counted(found, 'row')} {what}, {expected:,} expected: it holds rows twice,"
                 f"{' or two open versions of one,' if self._history else ''} or text that differs"
                 " upstream is the same under its collation"
             )

@@ -14,6 +14,7 @@ from sluice.etl.changes.formats.deletes import counting_selects
 from sluice.etl.changes.formats.layout import LoadLayout
 from sluice.etl.changes.formats.sql_text import quote_name
 from sluice.etl.changes.steps import DeleteDetail, LoadDetail, RowsDetail, Step
+from sluice.etl.display_units import counted
 from sluice.etl.downstream import (
     Checkpoint,
     DownstreamError,
@@ -205,14 +206,13 @@ class WriteExecutor:
                 step, "rows came or went while those to be removed were counted", ""
             )
         if not self._is_as_expected(step, affected, safe=safe):
-            what = (
-                "open versions of the {} to end"
-                if _ends_versions(step)
-                else "rows of the {} to be removed"
-            ).format(step.rows)
+            what, end = (
+                ("open version", "to end") if _ends_versions(step) else ("row", "to be removed")
+            )
             raise self._mismatch(
                 step,
-                f"{affected} {what} were there",
+                f"{affected:,} of {counted(step.rows, what)} {end}"
+                f" {'was' if affected == 1 else 'were'} there",
                 self._missing(step),
             )
 
@@ -227,13 +227,13 @@ class WriteExecutor:
                 texts = "; ".join(
                     f"{message} ({code})" for _, code, message in self._session.warnings()
                 )
-                raise self._mismatch(step, f"{outcome.warnings} warnings: {texts}", "")
+                raise self._mismatch(step, f"{counted(outcome.warnings, 'warning')}: {texts}", "")
         except DownstreamError as error:
             raise self._refused(step, error) from error
         if not self._is_as_expected(step, outcome, safe=safe):
             found = (
-                f"{outcome.deleted} rows were replaced, {replaces} expected; {outcome.skipped}"
-                " skipped"
+                f"{counted(outcome.deleted, 'row')} replaced, {replaces:,} expected;"
+                f" {outcome.skipped:,} skipped"
             )
             raise self._mismatch(step, found, self._unexpected(step, replaces=bool(replaces)))
 
@@ -394,8 +394,8 @@ class WriteExecutor:
                 " of them the same key?"
             )
         return ApplyError(
-            f"table {step.full_name}, {step.kind} of {step.rows} rows changed between commit_ts"
-            f" {step.detail_of(RowsDetail).first_ts} and {step.commit_ts}:"
+            f"table {step.full_name}, {step.kind} of {counted(step.rows, 'row')} changed between"
+            f" commit_ts {step.detail_of(RowsDetail).first_ts} and {step.commit_ts}:"
             f" {found}{f' ({keys})' if keys else ''}. {self._hint}. Another program wrote to"
             f" {self._session.address}, or it did not begin as a copy of the upstream at its"
             " checkpoint.",

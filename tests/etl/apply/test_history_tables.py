@@ -179,10 +179,10 @@ def test_changes_that_are_written_twice_leave_the_same_versions(
 @pytest.mark.parametrize(
     ("damage", "why"),
     [
-        ("DELETE FROM d.t WHERE id = 1", "0 open versions of the 1 to end"),
+        ("DELETE FROM d.t WHERE id = 1", "0 of 1 open version to end were there"),
         (
             "INSERT INTO d.t VALUES (2, 'x', 2, '2000-01-01', NULL, 1)",
-            "1 open versions of the 0 to end",
+            "1 of 0 open versions to end was there",
         ),
     ],
 )

@@ -97,7 +97,7 @@ def test_an_order_to_go_on_still_lets_no_other_row_be_replaced(story: Story, mod
     refused(story, "parallel")
     old = accepted(refused(story, mode))
     accept(settings_of(story, mode), old)
-    assert "1 rows were replaced" in refused(story, mode)
+    assert "1 row replaced" in refused(story, mode)
     new = accepted(refused(story, mode))
     assert new != old
     assert (1, "a") in story.rows("item")

@@ -362,7 +362,7 @@ REFUSED: dict[str, tuple[Callable[[Place], None], Table, dict[str, Any], str]] =
         sql(KEYED_SQL),
         KEYED,
         {"condition": "`id` > 5", "key": ("id",)},
-        "of 1 rows that the upstream has where `id` > 5",
+        "of 1 row that the upstream has where `id` > 5",
     ),
     "a value that doesn't fit": (
         sql("CREATE TABLE d.t (id int PRIMARY KEY, u int, v int)"),
