@@ -165,9 +165,11 @@ class Session:
             ) from None
         return compose(round(moment.timestamp() * 1000) - self.variables.zone_minutes * 60_000)
 
-    def _now(self) -> str:
+    def _now(self, digits: Any = 0) -> str:
         moment = datetime.fromtimestamp(physical_ms(self._state.take_ts()) / 1000, UTC)
-        return values.shifted(moment.strftime("%Y-%m-%d %H:%M:%S"), self.variables.zone_minutes)
+        second = values.shifted(moment.strftime("%Y-%m-%d %H:%M:%S"), self.variables.zone_minutes)
+        fraction = f"{moment.microsecond:06d}"[: int(values.as_number(digits))]
+        return f"{second}.{fraction}" if fraction else second
 
     def _parse_tso(self, tso: Any) -> str | None:
         if tso is None or not int(values.as_number(tso)):

@@ -434,3 +434,9 @@ def test_connections_may_be_encrypted(tmp_path):
         with connection.cursor() as cursor:
             cursor.execute("SELECT COUNT(*) FROM types.ints")
             assert cursor.fetchone() == (4,)
+
+
+@pytest.mark.slow
+def test_now_has_as_many_digits_behind_the_second_as_it_is_asked_for(shop):
+    (times,) = all_of(shop, "SELECT NOW(), NOW(3), NOW(6)")
+    assert [len(time) for time in times] == [19, 23, 26]
