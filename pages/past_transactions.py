@@ -237,6 +237,7 @@ def _undo(settings: Settings, changes: undo.PastChanges) -> dict[str, Any]:
         "cut": len(text) > _MAX_SQL_BYTES,
         "dry_run": None,
         "problem": "",
+        "notes": changes.notes,
     }
     try:
         done = undo.dry_run(_with_short_timeouts(settings), changes, reverses)

@@ -142,6 +142,7 @@ function result(found, around, { outcome, sql }) {
       figure("Conflicts", tried ? count(tried.count) : "–", "rows that were changed since", tried?.count ? "bad" : ""),
     ),
     outcome(found),
+    found.notes.map((note, i) => h("section", { class: "held warn", id: `left-out-${i}` }, h("p", {}, plain(note)))),
     found.others.length > 0 && h("section", { class: "held warn", id: "others" }, h("p", {}, `${many(found.partial, "transaction")} also changed what stays, of `, found.others.map((each, i) => [i > 0 && ", ", name(each)]), ".")),
     card(
       { id: "preview" },

@@ -40,8 +40,11 @@ const looks = (state) => !state.complete && !state.problem && state.changes.leng
 
 async function lookBack(around, state) {
   if (!looks(state)) return;
+  const until = state.through;
   try {
-    const step = await around.ask("tables/history", { name: state.name, until: state.through });
+    const step = await around.ask("tables/history", { name: state.name, until });
+    // If another answer of the page failed, the page was loaded again, and this step asked for twice.
+    if (state.through !== until) return;
     state.changes.push(...step.changes);
     state.columns ??= step.columns;
     Object.assign(state, { name: step.name, through: step.through, complete: step.complete });

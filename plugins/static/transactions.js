@@ -300,7 +300,7 @@ function outcome({ dry_run: tried, problem }) {
   return h(
     "section",
     { class: "held bad" },
-    h("p", {}, h("strong", {}, `${many(tried.count, "row")} of ${count(tried.rows)} stand in its way`, at, ":")),
+    h("p", {}, h("strong", {}, `${many(tried.count, "row")} of ${count(tried.rows)} ${tried.count === 1 ? "stands" : "stand"} in its way`, at, ":")),
     h("ul", {}, tried.conflicts.map((each) => h("li", {}, name(each.table), " ", h("span", { class: "mono" }, plain(each.row)), " ", each.why))),
     tried.count > tried.conflicts.length && h("p", {}, `and ${count(tried.count - tried.conflicts.length)} more`),
     unchecked(tried),

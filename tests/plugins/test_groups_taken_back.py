@@ -71,9 +71,12 @@ def test_the_commands_leave_rows_that_the_dry_run_found_changed_since(look: Open
     found = {
         "preview": [], "sql": "", "cut": False, "problem": "", "transactions": 9, "others": [],
         "partial": 0, "first_ts": str(FIRST), "last_ts": str(LAST),
+        "notes": ["two transactions are left out"],
         "dry_run": tried | {"conflicts": [conflict]},
     }  # fmt: skip
     tab = look(f"transactions?undo=1&kind=delete&since=before:{FIRST}", {"undo": found})
     expect(tab.locator("#range")).to_contain_text("--leave-conflicts --dry-run")
     expect(tab.locator("#range")).to_contain_text("--leave-conflicts --apply")
     expect(tab.locator("#range")).to_contain_text("listed below, stay as they are")
+    expect(tab.locator("#page")).to_contain_text("1 row of 60 stands in its way")
+    expect(tab.locator("#left-out-0")).to_have_text("two transactions are left out")
