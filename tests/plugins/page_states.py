@@ -276,11 +276,13 @@ def viewer(place: Place) -> State:
 
 
 def crowded(place: Place) -> State:
-    """Return a pipeline with 10,000 tables."""
+    """Return a pipeline with 10,000 tables, 200 jobs, and a DDL every few minutes."""
     with patch.object(large, "WINDOWS", 2_000):
         config = large.large_pipeline(place.folder)
-    last = load_settings(config).open_relay().last()
+    settings = load_settings(config)
+    last = settings.open_relay().last()
     assert last is not None
+    _measure(settings.open_relay(), settings.downstream_name, last.hi, ddls=4)
     return State(config, last.hi, last.hi, f"backfill-{large.JOBS}")
 
 
@@ -299,7 +301,7 @@ STATES: dict[str, Callable[[Place], State]] = {
 # Their parts
 
 
-def _measure(relay: RelayLog, downstream: str, last: int, errors: int = 0) -> None:
+def _measure(relay: RelayLog, downstream: str, last: int, errors: int = 0, ddls: int = 0) -> None:
     """Write what the tasks would have counted in a day."""
     now_ms = time.time_ns() // 1_000_000
     store = CounterStore(relay)
@@ -313,14 +315,14 @@ def _measure(relay: RelayLog, downstream: str, last: int, errors: int = 0) -> No
                 9_000,
                 300,
                 errors * (back < 4),
-                3 * (source == LAND and back == 60),
+                ddls or 3 * (source == LAND and back == 60),
             )
             for back in range(280, 12, -1)
         )
         hour = tuple(
             LagStep(
                 now_ms - back * 10_000, 10_000, 500 + 9 * (back % 40), 400 + back, 90, 9,
-                errors * (back < 9), source == LAND and back == 180,
+                errors * (back < 9), ddls or (source == LAND and back == 180),
             )
             for back in range(359, -1, -1)
         )  # fmt: skip

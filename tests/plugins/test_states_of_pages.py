@@ -64,7 +64,7 @@ SHOWN = {
                 "doctor"},
     "unreachable": ALL - {"day", "groups", "job"},
     "viewer": {"overview", "transaction", "undo", "jobs", "job", "time", "quality"},
-    "crowded": {"overview", "tables", "table"},
+    "crowded": {"overview", "day", "tables", "table", "jobs", "job", "time"},
     "unusable": {"overview", "jobs"},
 }  # fmt: skip
 """The pages that look different in a state."""
