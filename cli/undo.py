@@ -254,7 +254,9 @@ def _say(done: DryRun, rows: Sequence[RowPreview], changed: int, *, leaves: bool
         f"{counted(done.rows, 'row')} looked at in the replica, as of {tso.text(done.checkpoint)}:"
         f" {counted(done.count, 'conflict') if done.count else 'no conflicts'}"
     )
-    if done.count and not leaves:
+    if done.rows and done.back == done.rows:
+        click.echo("all of them are as they were: nothing is left to take back")
+    elif done.count and not leaves:
         click.echo(
             "the same command with --leave-conflicts leaves these rows as they are, and takes back"
             " all others; without it --apply changes nothing"

@@ -45,6 +45,7 @@ CHANGED_SINCE, DELETED_SINCE, KEY_TAKEN = (
     "is gone: a later transaction removed it",
     "can't come again: its place is taken",
 )
+BACK = "is there again as it was: nothing is left to take back"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +65,8 @@ class DryRun:
     """Result of a dry run; `checkpoint`: TSO as of which the replica was read.
 
     `rows`: how many row changes were looked at; `unchecked`: tables that the replica doesn't have.
-    `conflicts` are the first ones, `count` is all of them.
+    `conflicts` are the first ones, `count` is all of them. `back`: how many of them are as they
+    would be afterwards, because the changes were taken back before.
     """
 
     checkpoint: int
@@ -72,6 +74,7 @@ class DryRun:
     count: int = 0
     conflicts: list[Conflict] = field(default_factory=list)
     unchecked: list[str] = field(default_factory=list)
+    back: int = 0
 
 
 class _Found(NamedTuple):
@@ -196,6 +199,7 @@ def _check_table(
         for each in _TableCheck(session, reverse, named).conflicts():
             found.append(each)
             done.count += 1
+            done.back += each.conflict.why == BACK
             if len(done.conflicts) < limit:
                 done.conflicts.append(each.conflict)
     except DownstreamError as error:
@@ -256,12 +260,27 @@ class _TableCheck:
                     yield self._conflict(images, firsts[condition], DELETED_SINCE)
             return
         looked = [_Condition(condition, 1, row) for row, condition in enumerate(conditions)]
-        for wrong in self._wrong(looked):
-            key = self._equal(self._sql.key, images, np.array([wrong.row]))[0]
+        changed = [wrong.row for wrong in self._wrong(looked)]
+        back = (
+            self._as_they_were(self._reverse.before, changed)
+            if images is self._reverse.after
+            else set()
+        )
+        for row in changed:
+            if row in back:
+                yield self._conflict(images, row, BACK)
+                continue
+            key = self._equal(self._sql.key, images, np.array([row]))[0]
             assert key is not None
             yield self._conflict(
-                images, wrong.row, CHANGED_SINCE if self._count([key]) else DELETED_SINCE
+                images, row, CHANGED_SINCE if self._count([key]) else DELETED_SINCE
             )
+
+    def _as_they_were(self, images: Images, rows: Sequence[int]) -> set[int]:
+        """Return which of these rows the replica has, whole."""
+        conditions = self._sql.conditions(images) if rows else []
+        looked = [_Condition(conditions[row], 1, row) for row in rows]
+        return {*rows} - {wrong.row for wrong in self._wrong(looked)}
 
     def _taken_keys(
         self, images: Images, rows: np.ndarray, keys: Sequence[tuple[str, ...]]
@@ -280,9 +299,11 @@ class _TableCheck:
                 for sql, row in zip(wanted, rows.tolist(), strict=True)
                 if sql is not None and row not in shown
             ]
-            for wrong in self._wrong(looked):
-                shown.add(wrong.row)
-                yield self._conflict(images, wrong.row, KEY_TAKEN)
+            taken = [wrong.row for wrong in self._wrong(looked)]
+            back = self._as_they_were(images, taken)
+            for row in taken:
+                shown.add(row)
+                yield self._conflict(images, row, BACK if row in back else KEY_TAKEN)
 
     def _rows_to_delete(self, key: Sequence[Column]) -> dict[bytes, bytes]:
         """Return the negated conditions of rows that make room on undo, by key condition."""

@@ -25,7 +25,7 @@ from sluice.etl.history.undo import (
     read_transaction,
     script,
 )
-from sluice.etl.history.undo.check import CHANGED_SINCE, DELETED_SINCE, KEY_TAKEN
+from sluice.etl.history.undo.check import BACK, CHANGED_SINCE, DELETED_SINCE, KEY_TAKEN
 from sluice.etl.settings import Relay, Settings, Upstream
 from sluice.etl.settings.rules import parse_filter
 from sluice.relay import DELETE, INSERT, UPDATE, RelayLog
@@ -184,6 +184,26 @@ def test_a_moment_of_a_column_added_since_stays_though_it_is_one_of_on_update(st
     assert take_back(story.server, of(story), accident) == (1, 1)
     (there,) = story.rows("users", "`age`, CAST(`at` AS CHAR)")
     assert there == (21, "2020-01-01 00:00:00.000")
+
+
+def test_rows_that_were_taken_back_before_are_told_from_rows_that_others_changed(
+    story: Story,
+) -> None:
+    a, b, c, *_ = users(story)
+    story.changes(
+        (USERS, UPDATE, encode_update(USERS, a, a | {"age": 1})),
+        (USERS, DELETE, encode_delete(USERS, b)),
+        (USERS, DELETE, encode_delete(USERS, c)),
+    )
+    accident = newest(story)
+    story.update(USERS, a | {"age": 1}, a)
+    story.insert(USERS, b, c | {"age": 0})
+    story.apply()
+    dry = would_conflict(of(story), accident)
+    assert {(one.row, one.why) for one in dry.conflicts} == {
+        ("id=1", BACK), ("id=2", BACK), ("id=3", KEY_TAKEN),
+    }  # fmt: skip
+    assert (dry.count, dry.back) == (3, 2)
 
 
 def test_rows_changed_since_are_conflicts_and_nothing_of_them_is_touched(story: Story) -> None:
