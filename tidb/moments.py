@@ -27,6 +27,7 @@ _NEARLY_AGO = re.compile(r"(?:[0-9]{1,7}\s*[A-Za-z]+\s*)+[A-Za-z]*")
 _UNITS = ("seconds", "minutes", "hours", "days", "weeks", "ago")
 _NEAR = 0.6
 """Likeness from which on a word is taken for a mistyped other one; difflib's own default."""
+_ONE_DIGIT_HOUR = re.compile(r"(?<=[\sT])([0-9]:[0-9]{2})(?![0-9])")
 _ZONE_BEHIND = re.compile(r"(.*\S)\s+([A-Za-z][\w+\-/]*)")
 
 
@@ -55,7 +56,7 @@ def parse_moment(text: str, now: int | None = None) -> int:
     commit. MomentError for anything else. Digits that would lie before 1980 as a TSO are refused:
     they are seconds or milliseconds, not a TSO.
     """
-    text = text.strip()
+    text = _ONE_DIGIT_HOUR.sub(r"0\1", text.strip())
     if match := re.fullmatch(r"before[:\s]\s*([0-9]+)", text):
         return _parse_tso(match[1]) - 1
     if re.fullmatch(r"[0-9]+", text):

@@ -11,14 +11,26 @@ export const zoneName = () => new Intl.DateTimeFormat().resolvedOptions().timeZo
 
 /** What Sluice is asked for: what was typed, with the browser's zone if it is a time without one. */
 export function asked(text) {
-  const typed = text.trim();
+  const typed = normal(text);
   return WITHOUT_ZONE.test(typed) ? `${typed} ${zoneName()}` : typed;
+}
+
+const normal = (text) => asShown(text.replaceAll("\u202f", " ").trim()).replace(/(^|[\sT])(\d:\d\d)/, "$10$2");
+
+// A time as the pages write it in English or German, such as `Nov 21, 2026, 9:23:49 AM`, or without its day.
+function asShown(typed) {
+  if (/^\d{1,2}:\d\d(:\d\d)?$/.test(typed)) return `today ${typed}`;
+  const german = /^(\d{1,2})\.(\d{1,2})\.(\d{4}),?\s+(\d{1,2}:\d\d(?::\d\d)?)$/.exec(typed);
+  if (german) return `${german[3]}-${german[2].padStart(2, "0")}-${german[1].padStart(2, "0")} ${german[4]}`;
+  if (!/^[A-Z][a-z]{2} \d{1,2}, \d{4}/.test(typed)) return typed;
+  const at = new Date(typed.replace(/(\d)\.\d+/, "$1"));
+  return Number.isNaN(at.getTime()) ? typed : new Date(at.getTime() - at.getTimezoneOffset() * 60_000).toISOString().slice(0, 19).replace("T", " ");
 }
 
 /** The Unix ms of a typed moment; null for none, and where only Sluice can tell. */
 export function msOf(text) {
   const own = ` ${zoneName()}`;
-  const typed = text.trim().endsWith(own) ? text.trim().slice(0, -own.length).trim() : text.trim();
+  const typed = normal(text.trim().endsWith(own) ? text.trim().slice(0, -own.length) : text);
   if (/^\d{15,}$/.test(typed)) return tsoMs(typed);
   if (AGO.test(typed)) return Date.now() - [...typed.matchAll(/(\d+)\s*([smhdw])[a-z]*/g)].reduce((sum, [, number, unit]) => sum + number * MS[unit], 0);
   const ms = Date.parse(dated(typed));

@@ -134,7 +134,7 @@ def asked_of_transactions(tab: Page, typed: str) -> str:
 
 
 @pytest.mark.parametrize("page", ["time", "transactions"])
-def test_a_typed_time_without_a_zone_is_one_of_the_browser_and_the_page_says_so(
+def test_a_typed_time_without_a_zone_is_one_of_the_browser_and_may_be_as_pages_show_it(
     look: Open, page: str
 ) -> None:
     tab = look(page, {**answers(), "time": ARCHIVED}, timezone_id=BERLIN)
@@ -142,6 +142,13 @@ def test_a_typed_time_without_a_zone_is_one_of_the_browser_and_the_page_says_so(
     expect(tab.locator("main")).to_contain_text(f"A time without a zone is one of {BERLIN}.")
     for typed in ("2026-11-22 14:03", "2026-11-22T14:03:20", "yesterday 14:00"):
         assert parse_moment(ask(tab, typed)) == parse_moment(f"{typed} {BERLIN}")
+    for typed, said in [
+        ("9:03:20", "today 09:03:20"),
+        ("2026-11-22 9:03", "2026-11-22 09:03"),
+        ("Nov 22, 2026, 9:03:20.476 AM", "2026-11-22 09:03:20"),
+        ("22.11.2026, 09:03:20", "2026-11-22 09:03:20"),
+    ]:
+        assert ask(tab, typed) == f"{said} {BERLIN}"
     for typed in ("2026-11-22T13:03:20Z", "2026-11-22 14:03 Asia/Tokyo", "20m", str(AT_MS << 18)):
         assert ask(tab, typed) == typed
 

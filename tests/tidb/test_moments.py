@@ -15,7 +15,9 @@ def test_digits_are_exact_and_a_time_is_its_whole_millisecond():
     assert (tso.physical_ms(moment), tso.logical(moment)) == (1553751330920, (1 << 18) - 1)
 
 
-@pytest.mark.parametrize("text", ["2026-11-21T12:00:00+03:00", "2026-11-21 09:00"])
+@pytest.mark.parametrize(
+    "text", ["2026-11-21T12:00:00+03:00", "2026-11-21 09:00", "2026-11-21 9:00"]
+)
 def test_a_time_without_a_zone_is_utc(text):
     assert parse_moment(text) == tso.last_of_ms(tso.from_datetime(datetime(2026, 11, 21, 9, 0)))
 
