@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 _UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
+_LONG_S = 3 * 86_400
 
 
 def counted(number: int, one: str, many: str = "") -> str:
@@ -19,13 +20,15 @@ def format_size(size: float) -> str:
 
 
 def format_duration(seconds: float) -> str:
-    """Format a duration: ``0 s``, ``59 s``, ``2 min 5 s``, ``3 h 20 min``."""
+    """Format a duration: ``0 s``, ``59 s``, ``2 min 5 s``, ``3 h 20 min``, ``4 d 3 h``."""
     whole = round(seconds)
     if whole < 60:
         return f"{whole} s"
     if whole < 3600:
         return f"{whole // 60} min {whole % 60} s"
-    return f"{whole // 3600} h {whole % 3600 // 60} min"
+    if whole < _LONG_S:
+        return f"{whole // 3600} h {whole % 3600 // 60} min"
+    return f"{whole // 86_400} d {whole % 86_400 // 3600} h"
 
 
 def format_value(value: object, max_chars: int) -> str:

@@ -78,23 +78,23 @@ function actions(now, around) {
 }
 
 function numbers({ at_ms, downstream, landing, relay, archive, verified, errors, as_of_ms }) {
-  const asked = (who) => as_of_ms[who] === undefined && !errors[who]; // and has not answered yet
-  const unknown = (name) => figure(name, "–", "not known yet");
+  const asked = (who) => as_of_ms[who] === undefined; // and has never answered
+  const unknown = (name, who) => figure(name, "–", errors[who] ? "not known: it didn't answer" : "not known yet");
   const known = errors.downstream && as_of_ms.downstream ? `as it was ${span(at_ms - as_of_ms.downstream)} ago` : "";
   const differ = verified.differences > 0;
   return h(
     "dl",
     { class: "facts", id: "facts" },
     figure("Lag of the downstream", span(downstream.lag_ms), completeness(downstream, known)),
-    asked("measures") ? unknown("Applied in the last minute") : figure("Applied in the last minute", rate(downstream.changes_per_s), `changes, in ${rate(downstream.transactions_per_s, "transactions")}`),
+    asked("measures") ? unknown("Applied in the last minute", "measures") : figure("Applied in the last minute", rate(downstream.changes_per_s), `changes, in ${rate(downstream.transactions_per_s, "transactions")}`),
     figure("Landed, not applied", span(relay.waiting_ms), landing.lag_ms === null ? (landing.state === "unknown" ? "not known yet" : "nothing landed yet") : `landing is ${span(landing.lag_ms)} behind`),
-    asked("verified") ? unknown("Verified") : figure(
+    asked("verified") ? unknown("Verified", "verified") : figure(
       "Verified",
       differ ? `${many(verified.differences, "row differs", "rows differ")}` : verified.at_ms ? when(verified.at_ms, ago(verified.at_ms)) : "never",
       differ ? [`in ${many(verified.differing.length, "table")}, compared `, when(verified.at_ms, ago(verified.at_ms))] : verified.at_ms ? verifiedInWords(verified) : "no table was compared yet",
       differ || verified.uncompared?.length ? "bad" : "",
     ),
-    asked("archive") ? unknown("Can be restored") : figure("Can be restored", restorable(archive), archive.snapshots ? many(archive.snapshots, "snapshot") : "no snapshot yet"),
+    asked("archive") ? unknown("Can be restored", "archive") : figure("Can be restored", restorable(archive), archive.snapshots ? many(archive.snapshots, "snapshot") : "no snapshot yet"),
   );
 }
 

@@ -28,6 +28,7 @@ WEIGHT = """() => {
   const by_name = Object.fromEntries(loaded.map((each) => [each.name, each.decodedBodySize]));
   return Object.values(by_name).reduce((sum, size) => sum + size, 0);
 }"""
+EMPTY_HINT = re.compile(r"Hint:\s*(\.|$)", re.MULTILINE)
 STILL_ASKED = re.compile("Asking:|not answered yet")
 MAX_WEIGHT = 300_000
 """Bytes of a page with all that it loads."""
@@ -117,6 +118,8 @@ def test_a_page_fits_is_light_and_can_be_read(
         found = tab.evaluate(FITTING_TEXT)
         if way != "wide":  # which has the phone's colours, and the laptop's elements
             found += grave_faults(tab)
+        if EMPTY_HINT.search(tab.locator("main").inner_text()):
+            found.append("a hint says nothing")
         if not fits(tab):
             found.append("it is wider than the window")
         if not 10_000 < (weight := tab.evaluate(WEIGHT)) < MAX_WEIGHT:

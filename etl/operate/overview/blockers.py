@@ -48,8 +48,9 @@ def _stopped_blockers(seen: Overview, orders: Mapping[str, Any]) -> Iterator[str
     for failure in seen.failures:
         yield _with_hint(f"{failure['what']} has stopped: {failure['message']}", failure["hint"])
     if seen.downstream.refused:
+        why = seen.downstream.refused.partition(" Hint: ")[0]  # the hint below is the one for it
         yield _with_hint(
-            f"the downstream refused changes: {seen.downstream.refused[:300]}",
+            f"the downstream refused changes: {why[:300]}{'…' * (len(why) > 300)}",
             f"`sluice accept {seen.downstream.refusal}` or `sluice txn skip`",
         )
 
