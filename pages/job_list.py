@@ -9,6 +9,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from sluice.etl.display_units import counted
 from sluice.etl.settings.pipelines import NamedPipeline
 from sluice.etl.tasks.job_kinds import dag_run_of
 from sluice.relay.jobs import (
@@ -26,7 +27,7 @@ from sluice.relay.jobs import (
 __all__ = ["job_document", "jobs_document", "statuses"]
 
 MAX_JOBS_SHOWN = 100
-_MAX_TABLES_SHOWN = 500
+_MAX_TABLES_SHOWN = 100
 _finished_cache: dict[tuple[str, str], JobStatus] = {}
 _finished_cache_lock = threading.Lock()
 _MAX_CACHED = 2000
@@ -105,10 +106,11 @@ def _status_document(pipeline: NamedPipeline, status: JobStatus) -> dict[str, An
     progress = document.pop("progress")
     tables = progress.pop("tables")
     document.pop("asked")
-    document.pop("result")
+    outcome = _outcome(status.spec.kind, document.pop("result") or {})
     origin = dag_run_of(status.spec)
     dag, run = origin or ("", "")
     return document | {
+        "outcome": outcome,
         "touches": "" if status.spec.touches.tables == () else str(status.spec.touches),
         "progress": progress
         | {
@@ -118,6 +120,15 @@ def _status_document(pipeline: NamedPipeline, status: JobStatus) -> dict[str, An
         "run": {"dag": dag, "dag_id": pipeline.dag_id(dag), "id": run} if origin else None,
         "orders": allowed_orders(status, by_dag=origin is not None),
     }
+
+
+def _outcome(kind: str, result: dict[str, Any]) -> str:
+    """Return what a verification found, in words; "" for other jobs, and before it has ended."""
+    if kind != "verify" or "compared" not in result:
+        return ""
+    if unequal := len(result.get("unequal", ())):
+        return f"{counted(unequal, 'table')} not equal"
+    return f"{counted(result['compared'], 'table')} equal"
 
 
 def _unfinished_rank(tables: dict[str, dict[str, Any]], *, is_done: bool) -> int:

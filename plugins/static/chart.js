@@ -7,6 +7,7 @@ export const LEFT = 58;
 export const RIGHT = 8;
 const TOP = 8;
 const BOTTOM = 24;
+const CLOSE_PX = 8;
 const STEPS_MS = [50, 100, 200, 500, 1e3, 2e3, 5e3, 10e3, 20e3, 30e3, 60e3, 120e3, 300e3, 600e3, 1200e3, 1800e3, 3600e3, 7200e3, 10800e3, 21600e3, 43200e3, 86400e3, 172800e3, 432000e3, 864000e3];
 const TIMES_MS = [60e3, 300e3, 600e3, 900e3, 1800e3, 3600e3, 7200e3, 10800e3, 21600e3, 43200e3, 86400e3, 172800e3, 604800e3, 2592000e3];
 
@@ -42,7 +43,8 @@ function label(at, step) {
  * A chart of lines. `lines`: [{name, kind, values: [[ms, value or null], …]}], ascending; `gapMs`: two points further
  * apart than this aren't joined; `shown` gives a value its text. `marks`: [{kind, at, to, text}], what happened when.
  */
-export function lineChart({ id, width, height, from, to, lines, gapMs, shown = span, marks = [] }) {
+export function lineChart({ id, width, height, from, to, lines: all, gapMs, shown = span, marks = [] }) {
+  const lines = all.map((line) => ({ ...line, values: line.values.filter(([at]) => at >= from) }));
   const most = Math.max(1, ...lines.flatMap((line) => line.values.map(([, value]) => value ?? 0)));
   const ticks = steps(most, height < 150 ? 2 : 4, shown === span);
   const x = (at) => LEFT + ((at - from) / (to - from)) * (width - LEFT - RIGHT);
@@ -61,7 +63,7 @@ export function lineChart({ id, width, height, from, to, lines, gapMs, shown = s
       line.filled && s("path", { class: `area ${line.kind}`, d: area(line.values, gapMs, x, y) }),
       s("path", { class: `line ${line.kind}`, d: path(line.values, gapMs, x, y) }),
     ]),
-    marks.filter((mark) => mark.to >= from && mark.at <= to).map((mark) => markOf(mark, (at) => x(Math.min(Math.max(at, from), to)), height)),
+    joined(marks.filter((mark) => mark.to >= from && mark.at <= to), x).map((mark) => markOf(mark, (at) => x(Math.min(Math.max(at, from), to)), height)),
     s("line", { class: "cross", y1: TOP, y2: height - BOTTOM, visibility: "hidden" }),
   );
   const tip = h("div", { class: "tip", hidden: true });
@@ -71,9 +73,23 @@ export function lineChart({ id, width, height, from, to, lines, gapMs, shown = s
   return figure;
 }
 
-// What happened at a moment is a line through the chart, what lasted a bar on its axis.
-const markOf = ({ kind, at, to, text }, x, height) =>
-  kind === "job"
+/** Marks of which those of moments that would touch each other are one: together they would hide the lines. */
+function joined(marks, x) {
+  const found = marks.filter((mark) => mark.kind === "job");
+  const others = marks.filter((mark) => mark.kind !== "job").sort((a, b) => a.at - b.at);
+  for (const [n, mark] of others.entries()) {
+    const last = n && found.at(-1);
+    if (last && last.kind === mark.kind && x(mark.at) - x(last.to) < CLOSE_PX) found[found.length - 1] = { ...last, to: mark.to, times: (last.times ?? 1) + 1 };
+    else found.push(mark);
+  }
+  return found;
+}
+
+// What happened at a moment is a line through the chart, what lasted a bar on its axis, and many moments a bar above.
+const markOf = ({ kind, at, to, text, times }, x, height) =>
+  times
+    ? s("rect", { class: `mark many ${kind}`, x: x(at), y: TOP, width: Math.max(3, x(to) - x(at)), height: 4, rx: 2 }, s("title", {}, `${times} times: ${text} at ${clock(at)} … ${clock(to)}`))
+    : kind === "job"
     ? s("rect", { class: "mark job", x: x(at), y: height - BOTTOM - 2, width: Math.max(3, x(to) - x(at)), height: 4, rx: 2 }, s("title", {}, `${text}, from ${clock(at)}`))
     : s("path", { class: `mark ${kind}`, d: `M${x(at)},${TOP}V${height - BOTTOM}` }, s("title", {}, `${text} at ${clock(at)}`));
 

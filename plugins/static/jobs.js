@@ -239,7 +239,7 @@ function list(jobs, found, around) {
           "div",
           { class: "head" },
           h("div", { class: "row" }, h("strong", {}, name(job, around)), pill(job.state), h("span", { class: "quiet" }, job.touches)),
-          h("span", { class: "quiet" }, job.progress.rows > 0 && `${many(job.progress.rows, "row")}, `, `took ${span(job.since_ms - job.made_ms)}, `, when(job.since_ms, ago(job.since_ms))),
+          h("span", { class: "quiet" }, job.outcome && `${job.outcome}, `, job.progress.rows > 0 && `${many(job.progress.rows, "row")}, `, `took ${span(job.since_ms - job.made_ms)}, `, when(job.since_ms, ago(job.since_ms))),
         ),
         job.message && h("p", { class: "quiet" }, withoutHint(job)),
         job.hint && h("p", { class: "quiet" }, "Hint: ", marked(job.hint)),

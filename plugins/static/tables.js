@@ -59,7 +59,7 @@ export function draw({ list, one, table }, around) {
 
 function drawList(list, around) {
   return [
-    h("div", { class: "head", id: "title" }, h("h1", {}, "Tables"), h("p", { class: "quiet" }, read(list))),
+    h("div", { class: "head", id: "title" }, h("h1", {}, "Tables"), h("div", { class: "row" }, h("p", { class: "quiet" }, read(list)), around.dag("verify", "Compare tables", { kindOfLink: "button" }))),
     unanswered(list.errors, around),
     h("dl", { class: "facts", id: "facts" }, figures(list)),
     card({ id: "list", class: "flush" }, filters(list, around), rows(list, around), pager(Number(around.query.get("page") ?? 0), Math.ceil(list.count / 50), (page) => turnTo(page, around))),

@@ -19,6 +19,7 @@ const CHOICES = {
   sort: [["", "The newest"], ["size", "Most rows"]],
 };
 let found = null;
+let searching = false; // what is shown is of the search before
 let seen = null;
 
 export async function load(around) {
@@ -39,6 +40,7 @@ async function loadList(around) {
   if (looks(state)) await lookBack(around, state);
   else if (state.top && !wanted.until && !isWhole(state)) await lookAhead(around, state);
   everyMs = looks(state) ? 0 : 4000;
+  searching = false;
   return { list: state };
 }
 
@@ -79,7 +81,7 @@ function drawList(list, around) {
     list.problem && h("section", { class: "held bad", id: "problem" }, h("p", {}, h("strong", {}, "It can't be looked further back: "), plain(list.problem)), list.hint && h("p", {}, "Hint: ", marked(list.hint))),
     list.unknown.length > 0 && h("section", { class: "held warn", id: "unknown" }, h("p", {}, "No table that was looked at so far has a column ", list.unknown.map((column, i) => [i > 0 && " or ", name(column)]), ".")),
     list.unknownTable && !list.entries.length && h("section", { class: "held warn", id: "unknown-table" }, h("p", {}, plain(list.unknownTable))),
-    card({ id: "list", class: "flush" }, list.wanted.group ? drawGroups(list.groups, around, counts, list.complete) : entries(list, around), foot(list, around)),
+    searching ? card({ id: "list", class: "flush" }, h("p", { class: "strip quiet", role: "status" }, "Looking …")) : card({ id: "list", class: "flush" }, list.wanted.group ? drawGroups(list.groups, around, counts, list.complete) : entries(list, around), foot(list, around)),
   ];
 }
 
@@ -98,7 +100,7 @@ function search(around) {
     field("min_rows", "Rows, at least", { placeholder: "1", type: "number", min: 1, max: 9999999 }),
     field("since", "After", { placeholder: "2h or a time" }),
     field("until", "Through", { placeholder: "2h or a time" }),
-    choice("group", "Count"),
+    choice("group", "Group"),
     choice("sort", "First"),
     h("div", { class: "row end" }, h("span", { id: "typed-zone", class: "quiet small" }, `A time without a zone is one of ${zoneName()}.`), FIELDS.some((id) => around.query.get(id)) && h("button", { class: "button", type: "button", onclick: () => clear(around) }, "Clear"), h("button", { class: "button main", type: "submit" }, "Search")),
   );
@@ -109,6 +111,8 @@ function submit(event, around) {
   const values = new FormData(event.currentTarget);
   for (const id of FIELDS) around.setQuery(id, MOMENTS.has(id) ? asked(String(values.get(id))) : String(values.get(id)).trim());
   found = null;
+  searching = true;
+  around.redraw();
   around.lookAgain();
 }
 
@@ -117,6 +121,8 @@ function clear(around) {
   document.getElementById("search").reset();
   for (const id of FIELDS) document.getElementById(id).value = "";
   found = null;
+  searching = true;
+  around.redraw();
   around.lookAgain();
 }
 
@@ -297,9 +303,11 @@ function outcome({ dry_run: tried, problem }) {
   if (problem) return h("section", { class: "held warn" }, h("p", {}, h("strong", {}, "It could not be tried on the replica: "), plain(problem)));
   const at = [" in the replica, as of ", when(tsoMs(tried.checkpoint))];
   if (!tried.count) return h("section", { class: "held good" }, h("p", {}, h("strong", {}, `${many(tried.rows, "row")} looked at`, at, ": none was changed since.")), unchecked(tried));
+  if (tried.back && tried.back === tried.rows) return h("section", { class: "held good", id: "is-back" }, h("p", {}, h("strong", {}, `All ${many(tried.rows, "row")} are as they were`, at, ":"), " nothing is left to take back."), unchecked(tried));
   return h(
     "section",
     { class: "held bad" },
+    tried.back > 0 && h("p", {}, `${many(tried.back, "row")} of them were taken back before, and are as they were.`),
     h("p", {}, h("strong", {}, `${many(tried.count, "row")} of ${count(tried.rows)} ${tried.count === 1 ? "stands" : "stand"} in its way`, at, ":")),
     h("ul", {}, tried.conflicts.map((each) => h("li", {}, name(each.table), " ", h("span", { class: "mono" }, plain(each.row)), " ", each.why))),
     tried.count > tried.conflicts.length && h("p", {}, `and ${count(tried.count - tried.conflicts.length)} more`),

@@ -196,7 +196,7 @@ def test_a_job_shows_the_unfinished_tables_first_and_those_that_one_looks_for(pi
         run.did("shop.t0", JobCounts(100, 100, 10))
         run.end(CANCELLED)
     found = job_document(pipeline, job.id, "")
-    assert (len(found["tables"]), found["more"]) == (500, 9_500)
+    assert (len(found["tables"]), found["more"]) == (100, 9_900)
     assert "shop.t0" not in [table["name"] for table in found["tables"]]
     assert [table["name"] for table in job_document(pipeline, job.id, "T777")["tables"]][:1] == [
         "shop.t777"
