@@ -175,6 +175,7 @@ class RestoreRun:
                 job=self._job,
                 run=self._run,
                 prepare=prepare,
+                cost=plan.cost,
             )
         warnings = (*self._summary.warnings, *done.warnings)
         self._summary = replace(

@@ -14,6 +14,7 @@ from sluice.etl.copy.staged_loads import remove_files
 from sluice.etl.downstream import Checkpoint
 from sluice.etl.downstream.sinks import DrainerTakeover, open_sink
 from sluice.etl.restore.errors import RestoreError
+from sluice.etl.restore.plan import RestoreCost
 from sluice.etl.settings import Settings
 from sluice.relay import WindowLog
 from sluice.relay.jobs import Job, JobCounts, JobRun, TableProgress, stop_on_orders
@@ -86,8 +87,12 @@ def replay_log(  # noqa: PLR0913 what it works with, by name
     job: Job,
     run: JobRun,
     prepare: Prepare,
+    cost: RestoreCost,
 ) -> ApplySummary:
     """Apply the range, from where the job's checkpoint is, until its end or an order to the run.
+
+    `cost`: the plan's, for the progress: each change counts as its share of the planned bytes, as
+    the files hold the changes of other tables, too.
 
     Raises as `sluice.etl.apply.apply_range`, LeaseLostError.
     """
@@ -96,8 +101,9 @@ def replay_log(  # noqa: PLR0913 what it works with, by name
     sink.set_guard(_RestoreCheckpointGuard(job))
     stop = threading.Event()
 
-    def wrote(report: BatchReport, size: int) -> None:
-        run.did(CHANGES, JobCounts(report.changes, size, 0))
+    def wrote(report: BatchReport, _: int) -> None:
+        share = cost.log_bytes * report.changes // max(cost.changes, 1)
+        run.did(CHANGES, JobCounts(report.changes, share, 0))
         run.doing("applying row changes")
         run.look()
         run.check()

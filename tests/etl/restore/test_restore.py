@@ -38,7 +38,9 @@ from sluice.relay.jobs import (
     PAUSE,
     PAUSED,
     Job,
+    JobCounts,
     JobOverlapError,
+    JobRun,
     Runner,
 )
 from tests.etl.mariadb_fixture import MariaDBServer
@@ -176,6 +178,24 @@ def test_only_the_tables_that_are_asked_for_are_restored(mariadb: MariaDBServer,
     assert plan.cost.changes < plan_restore(settings, RestoreRequest(MID)).cost.changes / 2
     restore(settings, request)
     assert tables(mariadb) == {"bank_restored.cart", "bank_restored.account"}
+
+
+def test_the_progress_of_some_tables_goes_by_their_share_of_the_log(
+    mariadb: MariaDBServer, shop: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings, request = settings_of(mariadb, shop), RestoreRequest(MID, ("bank.cart",))
+    done: list[JobCounts] = []
+    real = JobRun.did
+
+    def did(run: JobRun, table: str, counts: JobCounts) -> None:
+        done.append(counts)
+        real(run, table, counts)
+
+    monkeypatch.setattr(JobRun, "did", did)
+    restore(settings, request)
+    # the files have the other tables' changes, too, and the plan counts none of those
+    planned = plan_restore(settings, request).cost.log_bytes
+    assert 0.7 < sum(done, JobCounts()).bytes / planned < 1.3
 
 
 def test_a_table_that_is_there_is_refused_until_its_name_is_typed_again_and_replaced_then(
