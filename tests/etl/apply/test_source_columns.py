@@ -105,6 +105,7 @@ def story_of(server: MariaDBServer, folder: Path, *, clustered: bool = True) -> 
     return story
 
 
+@pytest.mark.quick_cases("True-atomic")
 @MODES
 @pytest.mark.parametrize("clustered", [True, False])
 def test_random_histories_of_two_sources_with_the_same_keys_leave_the_rows_of_both(
