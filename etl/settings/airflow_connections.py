@@ -47,6 +47,8 @@ def resolve_connections(settings: Settings) -> ResolvedConnections:
         ("[downstream] password-connection", settings.downstream.password_connection),
         ("[downstream] connection", settings.downstream.connection),
         ("[upstream] sql-connection", settings.upstream.sql_connection),
+        ("[upstream] connection", settings.upstream.connection),
+        ("[kafka] connection", settings.kafka.connection),
         ("[spark] token-connection", settings.spark.token_connection),
         ("[relay] connection", settings.relay.connection),
         ("[archive] connection", settings.archive.connection),

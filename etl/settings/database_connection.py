@@ -16,29 +16,11 @@ from sluice.etl.settings.errors import SettingsError
 from sluice.etl.settings.secrets import connection_of, from_connection
 from sluice.relay.storage.credentials import StoreCredentials, credentials_for, register_provider
 
-__all__ = ["database_address", "send_password", "sent_password", "with_addresses"]
+__all__ = ["database_address", "send_password", "sent_password", "tls_files"]
 
-_SECTIONS = (("downstream", "connection", ""), ("upstream", "sql-connection", "sql-"))
-"""The sections that a connection may complete, the key that names it, the prefix of its keys."""
 _MODES = {"VERIFY_CA": False, "VERIFY_IDENTITY": True}
 """By the mode whether the server's certificate must be for its host."""
 _FIELD = "password"
-
-
-def with_addresses(name: str, document: Mapping[str, object]) -> dict[str, object]:
-    """Complete a settings document by the connections that it names; its own keys count first.
-
-    `name`: the file's, for errors. Raises SettingsError, transient where Airflow can't be asked.
-    """
-    found = dict(document)
-    for section, key, prefix in _SECTIONS:
-        raw = document.get(section)
-        if isinstance(raw, Mapping) and isinstance(connection := raw.get(key), str) and connection:
-            address = database_address(f"{name}: [{section}] {key}", connection)
-            found[section] = {f"{prefix}{field}": value for field, value in address.items()} | dict(
-                raw
-            )
-    return found
 
 
 def database_address(key: str, connection: str) -> dict[str, Any]:
@@ -54,10 +36,11 @@ def database_address(key: str, connection: str) -> dict[str, Any]:
         found["port"] = int(it.port)
     if it.login:
         found["user"] = it.login
-    return found | _tls(f"{key} {connection}", it.extra_dejson)
+    return found | tls_files(f"{key} {connection}", it.extra_dejson)
 
 
-def _tls(where: str, extra: Mapping[str, Any]) -> dict[str, Any]:
+def tls_files(where: str, extra: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the `ssl-` keys that a connection's extra has. Raises SettingsError."""
     files = extra.get("ssl") or {}
     if isinstance(files, str):
         try:

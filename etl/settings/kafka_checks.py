@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import re
 from collections.abc import Iterator
 
 from sluice.etl.changes.messages import (
@@ -18,6 +17,7 @@ from sluice.etl.changes.messages import (
     check_expression,
 )
 from sluice.etl.changes.rules import Filter
+from sluice.etl.settings.connections import IS_SECRET
 from sluice.etl.settings.sinks import (
     AT_LEAST_ONCE,
     CLAIM_CHECK,
@@ -38,7 +38,6 @@ from sluice.tidb.folded import folded
 from sluice.tidb.table_name import fits
 from sluice.tidb.time_zone import find_zone
 
-_SECRET = re.compile(r"password|secret|\.pem$|bearer\.token|oauthbearer\.config")
 _RESERVED_OPTIONS = {
     "bootstrap.servers",
     "client.id",
@@ -78,7 +77,7 @@ def check_kafka(kafka: Kafka) -> None:
                     f'[kafka.{section}] "{key}" is set by Sluice: exactly once rests on it, or'
                     " [kafka] has a key for it"
                 )
-            if section == "client" and _SECRET.search(key):
+            if section == "client" and IS_SECRET.search(key):
                 raise ValueError(
                     f'[kafka.client] "{key}" looks like a secret: name the environment variable'
                     " that holds it in [kafka.client-env], or the file in [kafka.client-file]"

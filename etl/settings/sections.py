@@ -74,6 +74,10 @@ class Upstream:
     """Node ids of Drainers that replicate the same cluster to another downstream: they may be
     online beside this pipeline.
     """
+    connection: str = ""
+    """Airflow connection with PD's hosts, port and TLS; the keys in this section count before its
+    fields.
+    """
     sql_host: str = ""
     """Host at which TiDB serves SQL; used only by copies that read from it."""
     sql_connection: str = ""

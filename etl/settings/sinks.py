@@ -14,6 +14,7 @@ from sluice.etl.changes.messages import (
     MessageFormat,
     Routing,
 )
+from sluice.etl.settings.connections import kafka_secrets
 from sluice.etl.settings.secrets import from_environment
 from sluice.tidb.time_zone import find_zone
 
@@ -156,6 +157,10 @@ class Kafka:
     """Options with secret values: the names of the environment variables that hold them."""
     client_file: dict[str, str | int | bool] = field(default_factory=dict)
     """Options with secret values: the files with the values in their first lines."""
+    connection: str = ""
+    """Airflow connection of type ``kafka`` with brokers and librdkafka's options; the keys in this
+    section count before them.
+    """
 
     @property
     def compression(self) -> str:
@@ -221,6 +226,8 @@ class Kafka:
         Raises ValueError when a secret isn't at its place in the settings.
         """
         found = dict(self.client)
+        if self.connection:
+            found |= kafka_secrets(self.connection)
         for key, variable in self.client_env.items():
             try:
                 found[key] = os.environ[str(variable)]

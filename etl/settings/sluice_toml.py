@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from sluice.etl.changes.mark_table import MARK_SCHEMA
-from sluice.etl.settings.database_connection import with_addresses
+from sluice.etl.settings.connections import with_addresses
 from sluice.etl.settings.drainer_toml import DrainerSettingsError, read_drainer
 from sluice.etl.settings.errors import SettingsError
 from sluice.etl.settings.job_sections import Quality
