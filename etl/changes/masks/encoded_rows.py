@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from sluice.etl.changes.masks import kernel
 from sluice.etl.changes.masks.date_shift import shift_of, shifted_text
 from sluice.etl.changes.masks.kernel.plain import Spec
-from sluice.etl.changes.masks.kernel_masks import kernel_mask
+from sluice.etl.changes.masks.kernel_masks import kernel_mask, used_buffers
 from sluice.etl.changes.masks.mask import Mask, by_column, constant_value, masks_of
 from sluice.etl.changes.masks.values import by_values, person_bytes
 from sluice.relay import DELETE, INSERT, UPDATE
@@ -62,7 +62,9 @@ def with_masked_rows(changes: pa.Table, tables: Iterable[tuple[Table, Ints]]) ->
     if not masked:
         return changes
     kinds, rows = changes["kind"].to_numpy(), changes["row"].combine_chunks()
-    index, pieces, count = np.arange(len(rows)), [rows], len(rows)
+    index, pieces, count = np.arange(len(rows)), [], 0
+    if sum(len(places) for _, places in masked) < len(rows):
+        pieces, count = [rows], len(rows)
     for table, places in masked:
         for first in range(0, len(places), _BATCH_ROWS):
             some = places[first : first + _BATCH_ROWS]
@@ -137,7 +139,7 @@ def _masked_by_kernel(
     )
     if found is None:
         return None
-    data, offsets = map(pa.py_buffer, found)
+    data, offsets = used_buffers(*found)
     return pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(kinds), [None, offsets, data])
 
 

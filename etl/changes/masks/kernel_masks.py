@@ -13,6 +13,7 @@ from sluice.etl.changes.masks.mask_key import mask_key
 from sluice.etl.changes.masks.mask_text import hash_width
 from sluice.tidb.codec.column_value import to_datum
 from sluice.tidb.codec.datum import NIL
+from sluice.tidb.codec.vectorized import PADDING
 from sluice.tidb.schema import Column
 
 _KINDS = {
@@ -63,10 +64,14 @@ def masked_texts(column: Column, values: pa.Array) -> pa.LargeBinaryArray | None
     if values.null_count and np.diff(np.frombuffer(begins, np.int64))[~_valid(values)].any():
         return None  # bytes behind a NULL
     data = pa.py_buffer(b"") if data is None else data
-    found, ends = kernel.values(data, begins, 0, kernel_mask(column))
-    return pa.LargeBinaryArray.from_buffers(
-        pa.large_binary(), len(values), [validity, pa.py_buffer(ends), pa.py_buffer(found)]
-    )
+    found, ends = used_buffers(*kernel.values(data, begins, PADDING, kernel_mask(column)))
+    return pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(values), [validity, ends, found])
+
+
+def used_buffers(data: bytes, offsets: bytes) -> tuple[pa.Buffer, pa.Buffer]:
+    """Return what the kernel has written, with padding, without the room that it didn't need."""
+    used = int(np.frombuffer(offsets, np.int64)[-1])
+    return pa.py_buffer(data).slice(0, used + PADDING), pa.py_buffer(offsets)
 
 
 def _valid(values: pa.Array) -> np.ndarray:

@@ -410,7 +410,7 @@ static PyObject *values(PyObject *module, PyObject *args) {
         at += (int64_t)masked_text(&m, (const u8 *)data.buf + from, (size_t)(i64(offsets.buf, i + 1) - from), to + at);
         put_i64(into, i + 1, at);
     }
-    memset(to + at, 0, (size_t)(size - at));
+    memset(to + at, 0, (size_t)padding);
     result = PyTuple_Pack(2, bytes, ends);
 done:
     PyBuffer_Release(&data), PyBuffer_Release(&offsets);
@@ -542,7 +542,7 @@ static PyObject *rows(PyObject *module, PyObject *args) {
         to += end - from;
         put_i64(into, i + 1, to - begun);
     }
-    memset(to, 0, (size_t)(size - (to - begun)));
+    memset(to, 0, (size_t)padding); /* what is behind that is never looked at */
     result = PyTuple_Pack(2, bytes, ends);
     goto done;
 refused:
