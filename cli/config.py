@@ -44,6 +44,10 @@ if TYPE_CHECKING:
     "--old-row", metavar="JSON",
     help="With --check: the row before the change; alone it is deleted.",
 )  # fmt: skip
+@click.option(
+    "--partial", is_flag=True,
+    help="Propose rules for tables that have fewer or more columns downstream than upstream.",
+)  # fmt: skip
 @config_option
 @click.pass_context
 def command(
@@ -54,15 +58,18 @@ def command(
     table: str | None,
     row: str | None,
     old_row: str | None,
+    partial: bool,
     config: str | None,
 ) -> int:
     """Print the sluice.toml that corresponds to DRAINER_TOML, or check a pipeline's rules.
 
     Settings without a meaning for Sluice become comments; passwords aren't printed. With --check
-    the exit code is 1 if a rule would stop replication of the table.
+    and --partial the exit code is 1 if a rule, or a column, would stop replication of a table.
     """
-    if (file is None) == (table is None):
-        raise click.UsageError("name a DRAINER_TOML, or a table by --check")
+    if [file is not None, table is not None, partial].count(True) != 1:
+        raise click.UsageError("name a DRAINER_TOML, or a table by --check, or give --partial")
+    if partial:
+        return _partial(settings_of(ctx, config))
     if table is not None:
         return _check(
             settings_of(ctx, config), table, _row("--old-row", old_row), _row("--row", row)
@@ -102,6 +109,30 @@ def _check(
         click.echo(f"warning: {line}")
     for problem in found.problems:
         click.echo(f"stops: {problem}")
+    return 1 if found.problems else 0
+
+
+def _partial(settings: Settings) -> int:
+    from sluice.etl.copy.copy_source_cluster import SourceCluster
+    from sluice.etl.downstream import MySQLSession
+    from sluice.etl.operate.partial_tables import held_columns, propose_partial
+
+    if settings.downstream.type != "mysql":
+        raise click.UsageError("--partial is about a database: files and topics lack no columns")
+    with SourceCluster.connect(settings.upstream) as cluster:
+        tables = cluster.definitions(cluster.pd.tso()).of_users().tables
+    session = MySQLSession(settings.downstream)
+    session.connect()
+    try:
+        found = propose_partial(settings, tables, held_columns(session))
+    finally:
+        session.close()
+    if found.text:
+        click.echo(found.text)
+    elif not found.problems:
+        click.echo("# every table downstream has the columns of the upstream's")
+    for problem in found.problems:
+        click.echo(f"stops: {problem}", err=True)
     return 1 if found.problems else 0
 
 

@@ -28,6 +28,8 @@ _NO_PORT = (
 )
 _ALWAYS = "every window goes through the relay log of [relay]"
 _PLANNED = "it is planned again for each window"
+_PARTIAL = 2
+"""`sync-mode` of a downstream whose tables have other columns."""
 _SAME_PLACE = "the checkpoint is written by the session that writes the rows"
 _TOP_LEVEL_KEYS: dict[str, str | tuple[str, str]] = {
     "pd-urls": ("upstream", "pd-urls"),
@@ -265,11 +267,13 @@ class _DrainerTomlReader:
                 "checkpoint",
             },
         )
-        if to.get("sync-mode", 0) not in (0, 1):
-            raise self._error(
-                f"[syncer.to] sync-mode = {to['sync-mode']!r}: the downstream must have every"
-                " column; Sluice knows 1 only"
+        if to.get("sync-mode", 0) == _PARTIAL:
+            self._warn(
+                "[syncer.to] sync-mode = 2: columns that the downstream lacks are left out by rules"
+                " alone; `sluice config --partial` proposes them"
             )
+        elif to.get("sync-mode", 0) not in (0, 1):
+            raise self._error(f"[syncer.to] sync-mode = {to['sync-mode']!r}: 1 or 2 expected")
         if to.get("zookeeper-addrs"):
             raise self._error(
                 "[syncer.to] zookeeper-addrs: Kafka's brokers must be named themselves, in"

@@ -116,6 +116,7 @@ BY_ITS_FUNCTION = {
     r"sluice metrics --listen .*": "tests/devstack/test_stack.py",
     r"sluice replicate .*": "tests/etl/tasks/test_service.py",
     r"sluice config --check .*": "tests/etl/operate/test_rule_check.py",
+    r"sluice config --partial": "tests/etl/operate/test_partial_tables.py",
     r"sluice resume apply": "tests/cli/test_operate.py",
     r"sluice spark .*": "tests/etl/spark/test_standalone_cluster.py",
 }

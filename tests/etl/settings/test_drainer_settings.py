@@ -143,7 +143,7 @@ def test_an_encrypted_password_is_an_error_that_says_what_to_do(tmp_path: Path) 
         ("[syncer.to.security]\nca = 'x'", "unknown key [syncer.to.security] ca"),
         ("[syncer.relay]\ndir = 'x'", "unknown key [syncer.relay] dir"),
         ("[syncer]\ndb-type = 'oracle'", "db-type = 'oracle'"),
-        ("[syncer.to]\nsync-mode = 2", "sync-mode = 2"),
+        ("[syncer.to]\nsync-mode = 3", "sync-mode = 3: 1 or 2 expected"),
         (
             "[syncer.to]\nhost = 'a'\n[syncer.to.checkpoint]\ntype = 'mysql'\nhost = 'b'",
             "must be in the downstream itself",
