@@ -40,6 +40,7 @@ _COLUMN_RULES: dict[str, Any] = {
 } | {
     f"mask {kind}": {"mask": {MASKED: {kind: argument} if argument else kind}}
     for kind, argument in {**dict.fromkeys(MASK_KINDS, 0), "partial": 4, "constant": "x"}.items()
+    if kind != "shift-days"  # the shape has no dates
 }
 _ROW_RULE = {"tables": ["*.*"], "where": f"k >= 0 AND {MASKED} <> ''"}
 
