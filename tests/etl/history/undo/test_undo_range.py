@@ -400,7 +400,7 @@ password-env = "{downstream.password_env}"
     assert code == 1 and "nothing was changed" in output
     assert state(story.server, ["d.ledger"]) == before
     code, output = ran("--dry-run")
-    assert code == 1 and "20 conflicts" in output and "--leave-conflicts" in output
+    assert code == 1 and "20 conflicts" in output and "nothing is left to take back" in output
     code, output = ran("--apply", "--leave-conflicts", *rights)
     assert code == 1 and "nothing to take back" in output
     with story.server.connect() as connection, connection.cursor() as cursor:
