@@ -1,4 +1,4 @@
-"""sluice txn: skip one transaction."""
+"""sluice txn: skip one transaction, and list those that lost conflicts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from sluice.cli._settings import config_option, operator_name, settings_of
 
 @click.group("txn")
 def command() -> None:
-    """Skip one transaction."""
+    """Skip one transaction; list changes that lost conflicts."""
 
 
 @command.command("skip")
@@ -37,3 +37,20 @@ def skip(ctx: click.Context, commit_ts: int, start_ts: int, why: str, config: st
             settings_of(ctx, config), commit_ts, operator_name(), why, start_ts
         )
     )
+
+
+@command.command("conflicts")
+@config_option
+@click.pass_context
+def conflicts(ctx: click.Context, config: str | None) -> None:
+    """List the changes that lost against younger ones of the downstream, the newest last.
+
+    They are the last 1,000 where two clusters replicate each other; a metric counts all.
+    """
+    from sluice.relay.measures import ConflictHistory
+
+    found = ConflictHistory(settings_of(ctx, config).open_relay()).load()
+    for one in found:
+        click.echo(one.text)
+    if not found:
+        click.echo("no conflicts")

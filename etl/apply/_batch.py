@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from sluice.errors import Signal
+from sluice.etl.changes.planning import LostChange
 from sluice.etl.changes.steps import ChangeError, Step
 from sluice.relay import AlignedChunks, Control, Override, Overrides, WindowRecord
 
@@ -95,6 +96,8 @@ class WindowBatch:
     prepare_s: float = 0.0
     overrides: tuple[Override, ...] = ()
     """The overrides for its commits by which it was prepared; set before the first step comes."""
+    lost: tuple[LostChange, ...] | None = None
+    """What it was prepared without, as it lost conflicts; None where that isn't decided."""
     tables_under_repair: frozenset[int] = frozenset()
     """Ids of tables under repair: rows of them may be missing (`sluice.relay.aligned_chunks`)."""
     _queue: ByteBoundedQueue | None = field(default=None, repr=False)

@@ -271,6 +271,8 @@ class _Bisection:
             begun=self._begun,
             rows=place.rows,
             tables_under_repair=self._batch.tables_under_repair,
+            contested=self._batch.lost is not None,
+            lost=self._batch.lost or (),
         )
         try:
             if self._session is not None:

@@ -7,12 +7,19 @@ undoes isn't counted.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
+from sluice.etl.apply._conflicts import Conflict
 from sluice.etl.apply._metrics import BatchReport
 from sluice.etl.changes.steps import CommitDetail, ScopedDdl, Step
 from sluice.relay import RelayError, RelayLog
-from sluice.relay.measures import CounterRecorder, CounterStore, RefusalHistory, source_of
+from sluice.relay.measures import (
+    ConflictHistory,
+    CounterRecorder,
+    CounterStore,
+    RefusalHistory,
+    source_of,
+)
 
 __all__ = ["ApplyCounters"]
 
@@ -30,6 +37,7 @@ class ApplyCounters:
     ) -> None:
         """Begin to count; `upstream_skew_ms` as for `CounterRecorder`."""
         self._refusals = RefusalHistory(relay)
+        self._lost = ConflictHistory(relay)
         self._recorder = CounterRecorder(
             CounterStore(relay, downstream),
             source_of(downstream),
@@ -74,6 +82,14 @@ class ApplyCounters:
             counts, {**parts, **whole, **ddl, "delay": max(0.0, report.lag_ms) / 1000}
         )
         self._recorder.observe_age(report.lag_ms)
+
+    def record_conflicts(self, conflicts: Sequence[Conflict]) -> None:
+        """Count changes that lost conflicts, and keep them for people. Never raises."""
+        if not conflicts:
+            return
+        self._recorder.count({"conflicts": len(conflicts)})
+        with contextlib.suppress(RelayError, OSError):
+            self._lost.note([(one.lost.commit_ts, one.local_ts, one.text()) for one in conflicts])
 
     def record_failure(self, error: Exception) -> None:
         """Count an error, whether it is retried or not."""

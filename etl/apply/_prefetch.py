@@ -20,6 +20,7 @@ from sluice.etl.apply._batch import (
     WindowBatch,
     overrides_for,
 )
+from sluice.etl.apply._conflicts import ConflictGuard
 from sluice.etl.apply._window_selector import WindowSelector
 from sluice.etl.changes.planning import (
     BatchPayload,
@@ -50,15 +51,18 @@ class BatchPrefetcher:
     Prepared steps wait in memory, bounded by `_MAX_QUEUED_BYTES`.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 what the loop knows
         self,
         relay: ApplyLog,
         prepare: Prepare,
         limits: BatchLimits,
         checkpoint: Checkpoint,
         until_ts: int | None = None,
+        conflicts: ConflictGuard | None = None,
     ) -> None:
         """Start the thread at `checkpoint`; it selects no window after `until_ts` (TSO).
+
+        `conflicts`: what knows which changes have lost.
 
         The in-flight batch of `checkpoint` is the first batch. Batches that begin before its
         `safe_until` are prepared for safe mode. Neither is cut, as parts may be downstream.
@@ -69,6 +73,7 @@ class BatchPrefetcher:
         # Each commit reads the operators' orders first, which is a request to an object store.
         self._is_remote_store = local_folder(relay.url) is None
         self._checkpoint = checkpoint
+        self._conflicts = conflicts
         self._slot = threading.Semaphore(1)
         self._queue = ByteBoundedQueue(_MAX_QUEUED_BYTES)
         self._stopped = threading.Event()
@@ -174,6 +179,12 @@ class BatchPrefetcher:
         in_flight = self._checkpoint.in_flight
         is_begun = in_flight is not None and batch.after_ts < in_flight.until
         safe = batch.after_ts < self._checkpoint.safe_until
+        decides = self._conflicts is not None and self._conflicts.last_wins
+        batch.lost = (
+            self._conflicts.lost(batch.after_ts, batch.hi)
+            if self._conflicts is not None and decides
+            else None
+        )
         shared = self._checkpoint.shared if batch.after_ts == self._checkpoint.commit_ts else None
         return replace(
             described,
@@ -190,6 +201,8 @@ class BatchPrefetcher:
             cut_tables=(
                 None if safe or is_begun or self._is_remote_store else self._limits.cut_tables
             ),
+            contested=decides,
+            lost=batch.lost or (),
         )
 
     def _parts_since_ddl_start(

@@ -27,6 +27,7 @@ from sluice.etl.apply._batch import (
     check_not_paused,
 )
 from sluice.etl.apply._bisect import find_failing_transaction
+from sluice.etl.apply._conflicts import ConflictGuard, ConflictsFound
 from sluice.etl.apply._consumer_position import ConsumerPosition
 from sluice.etl.apply._counters import ApplyCounters
 from sluice.etl.apply._drainer_takeover import advance_past_executed_ddl
@@ -34,6 +35,7 @@ from sluice.etl.apply._metrics import ApplyProgressLog, ApplySummary, BatchRepor
 from sluice.etl.apply._other_sessions import OtherSessionWatcher
 from sluice.etl.apply._postponed_commits import PostponedCommits
 from sluice.etl.apply._prefetch import BatchPrefetcher, Prepare
+from sluice.etl.apply._run_limits import RunLimits, wait_for_first_window
 from sluice.etl.apply.prepare_windows import SparkPreparer
 from sluice.etl.changes.planning import PrepareOptions
 from sluice.etl.changes.steps import Step
@@ -47,6 +49,7 @@ from sluice.etl.downstream.ownership import (
 from sluice.etl.downstream.sinks import (
     ApplyError,
     DrainerTakeover,
+    GuardsConflicts,
     RemembersBlocked,
     Sink,
     open_sink,
@@ -57,7 +60,7 @@ from sluice.etl.retry import RetryBackoff
 from sluice.etl.settings import Downstream, Settings
 from sluice.etl.spark.session_target import SessionTarget
 from sluice.etl.upstream_clock import upstream_skew_ms
-from sluice.relay import AlignedChunk, RelayLog, WindowRecord
+from sluice.relay import AlignedChunk, WindowRecord
 from sluice.relay.measures import CounterStore
 
 __all__ = ["ApplyError", "ApplySummary", "BatchReport", "OtherWriterError", "Prepare", "run_apply"]
@@ -65,7 +68,6 @@ __all__ = ["ApplyError", "ApplySummary", "BatchReport", "OtherWriterError", "Pre
 log = logging.getLogger("sluice.apply")
 
 _POLL_INTERVAL_S = 0.02
-_REMOTE_POLL_INTERVAL_S = 0.25  # in an object store, which charges for each request
 
 
 @runtime_checkable
@@ -95,13 +97,13 @@ def run_apply(  # noqa: PLR0913 independent options, passed by name
     DdlError, CheckpointMovedError, OtherWriterError, CheckpointError, DownstreamError if it is
     permanent, relay errors, and what `prepare` raises.
     """
-    limits = _RunLimits(run_seconds, stop or threading.Event(), until_ts)
+    limits = RunLimits(run_seconds, stop or threading.Event(), until_ts)
     if prepare is None:
         options, role = prepare_options(settings), settings.spark_role("apply")
         prepare = SparkPreparer(SessionTarget(settings.spark, role, settings.relay.url), options)
         prepare.warm_up()
     try:
-        first = _wait_for_first_window(settings.open_relay(), limits)
+        first = wait_for_first_window(settings.open_relay(), limits)
         summary = summary or ApplySummary()
         if first is None:
             return summary
@@ -128,26 +130,6 @@ def prepare_options(settings: Settings) -> PrepareOptions:
     )
 
 
-class _RunLimits:
-    """Limits at which a run ends."""
-
-    def __init__(
-        self, run_seconds: float | None, stop: threading.Event, until_ts: int | None
-    ) -> None:
-        self._end = None if run_seconds is None else time.monotonic() + run_seconds
-        self.stop = stop
-        self.until_ts = until_ts
-
-    def is_over(self, checkpoint_ts: int = 0) -> bool:
-        """Return whether the run ends with the checkpoint at `checkpoint_ts`."""
-        reached = self.until_ts is not None and checkpoint_ts >= self.until_ts
-        return (
-            self.stop.is_set()
-            or reached
-            or (self._end is not None and time.monotonic() >= self._end)
-        )
-
-
 class _ApplyLoop:
     """Apply from the checkpoint on, and from the checkpoint again after each transient error."""
 
@@ -156,7 +138,7 @@ class _ApplyLoop:
         settings: Settings,
         first: WindowRecord,
         prepare: Prepare,
-        limits: _RunLimits,
+        limits: RunLimits,
         on_batch: Callable[[BatchReport], None] | None,
         summary: ApplySummary,
         writing: AbstractContextManager[object],
@@ -190,6 +172,11 @@ class _ApplyLoop:
             if isinstance(target := settings.target, Downstream)
             else None
         )
+        self._conflicts = (
+            ConflictGuard(settings, self._relay) if settings.apply.reverse_relay else None
+        )
+        if self._conflicts is not None and isinstance(self._sink, GuardsConflicts):
+            self._sink.set_gate(self._conflicts.check)
         self._postponed = PostponedCommits.from_settings(settings, limits.until_ts)
         self._adaptive_limits = AdaptiveLimits(settings.apply)
         self._summary = summary
@@ -207,6 +194,8 @@ class _ApplyLoop:
                 break
             except PausedByOperator as error:
                 log.info("%s", error)
+            except ConflictsFound:
+                log.debug("changes have lost conflicts: preparing the batch again without them")
             except OverridesChanged:
                 log.info("overrides for this batch changed: preparing it again from the checkpoint")
             except Exception as error:
@@ -228,6 +217,8 @@ class _ApplyLoop:
         self._progress.maybe_log(last=True)
         if self._other_sessions is not None:
             self._other_sessions.close()
+        if self._conflicts is not None:
+            self._conflicts.close()
         self._counters.close()
         self._consumer_position.close()
         self._ownership.close()
@@ -237,6 +228,8 @@ class _ApplyLoop:
         """Apply from the checkpoint until the run is over."""
         self._prefetcher = self._batch = None
         self._postponed.start()
+        if self._conflicts is not None:
+            self._conflicts.begin(None, self._is_over)
         target, cluster_id = self._settings.target, self._first_window.cluster_id
         require_bootstrap_done(
             self._relay,
@@ -247,7 +240,12 @@ class _ApplyLoop:
         checkpoint = self._recover()
         self._summary.warn(_overrides.settle_overrides(self._relay, checkpoint.commit_ts))
         self._prefetcher = BatchPrefetcher(
-            self._relay, self._prepare, self._adaptive_limits, checkpoint, self._limits.until_ts
+            self._relay,
+            self._prepare,
+            self._adaptive_limits,
+            checkpoint,
+            self._limits.until_ts,
+            self._conflicts,
         )
         for item in self._prefetcher.items(self._is_over_for_owner):
             if isinstance(item, AlignedChunk):
@@ -301,6 +299,8 @@ class _ApplyLoop:
             batch.confirm(step, begun=begun)
             _overrides.record_begun(self._relay, batch, step)
 
+        if self._conflicts is not None:
+            self._conflicts.begin(batch, self._is_over)
         idle_s, began = batch.idle_s, time.perf_counter()
         written = self._sink.run(
             self._counters.count_steps(self._with_ownership_check(steps)),
@@ -310,6 +310,8 @@ class _ApplyLoop:
         self._adaptive_limits.observe(batch.windows, busy_s, written.round_trip_s)
         report = report_of(batch, written)
         self._counters.record_batch(report)
+        if self._conflicts is not None:
+            self._counters.record_conflicts(self._conflicts.written(batch))
         self._summary.add(report, written.warnings)
         self._progress.add(report)
         if self._on_batch is not None:
@@ -384,15 +386,6 @@ class _ApplyLoop:
 
     def _wait(self) -> bool:
         return not self._limits.stop.wait(_POLL_INTERVAL_S) and not self._is_over()
-
-
-def _wait_for_first_window(relay: RelayLog, limits: _RunLimits) -> WindowRecord | None:
-    while not limits.is_over():
-        window = relay.first()
-        if window is not None:
-            return window
-        limits.stop.wait(_REMOTE_POLL_INTERVAL_S if relay.storage.is_remote else _POLL_INTERVAL_S)
-    return None
 
 
 def _log_start_position(checkpoint: Checkpoint | None, first: WindowRecord, sink: Sink) -> None:

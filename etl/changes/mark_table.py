@@ -13,8 +13,10 @@ MARK_SCHEMA = "retl"
 MARK_TABLE = "_drainer_repl_mark"
 MARK_NAME = f"{MARK_SCHEMA}.{MARK_TABLE}"
 CHANNEL_COLUMN = "channel_id"
-_ROWS_A_CHANNEL = 16
+MARK_ROWS = 16
 """Rows that the sessions of a channel share: one alone would make them wait for one another."""
+NUDGE_ROW = MARK_ROWS
+"""The row of transactions that are there to be landed by the other direction."""
 
 CREATE_MARK_TABLE = (
     f"CREATE DATABASE IF NOT EXISTS {MARK_SCHEMA}",
@@ -34,13 +36,13 @@ def is_mark_table(schema: str, table: str) -> bool:
     return folded(table) == MARK_TABLE and folded(schema) == MARK_SCHEMA
 
 
-def mark_statement(channel: int, session: int) -> str:
-    """Return the statement that marks a transaction of `channel`; `session`: the server's number.
+def mark_statement(channel: int, row: int) -> str:
+    """Return the statement that marks a transaction of `channel` by a row of it.
 
     It makes the row where the original's `update` expects it, as a Drainer that ends removes its
     channel's rows.
     """
     return (
         f"INSERT INTO {MARK_NAME} (id, {CHANNEL_COLUMN}, val, channel_info) VALUES"
-        f" ({session % _ROWS_A_CHANNEL}, {channel}, 1, '') ON DUPLICATE KEY UPDATE val = val + 1"
+        f" ({row}, {channel}, 1, '') ON DUPLICATE KEY UPDATE val = val + 1"
     )

@@ -26,6 +26,7 @@ from sluice.etl.downstream.checkpoint import (
 from sluice.etl.downstream.checkpoint_table import CheckpointTable
 from sluice.etl.downstream.chunk_results import ChunkResult, ChunkResults
 from sluice.etl.downstream.mysql import MySQLSession, own_session_ids
+from sluice.etl.downstream.optimistic import begin_optimistic
 from sluice.etl.downstream.savepoint import Savepoint, SavepointFile, sync_folder
 from sluice.etl.downstream.servers import engines_without_transactions, is_same_server, open_session
 
@@ -49,6 +50,7 @@ __all__ = [
     "Savepoint",
     "SavepointFile",
     "StatementOutcome",
+    "begin_optimistic",
     "engines_without_transactions",
     "is_same_server",
     "open_session",

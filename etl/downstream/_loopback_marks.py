@@ -6,6 +6,8 @@ from sluice.etl.changes import server_errors
 from sluice.etl.changes.mark_table import CREATE_MARK_TABLE, FIND_MARK_TABLE, MARK_NAME
 from sluice.etl.downstream._connection import DownstreamError, RunQuery
 
+_CDC_SOURCE = "tidb_cdc_write_source"
+_SHOW_CDC_SOURCE = "SHOW SESSION VARIABLES LIKE 'tidb_cdc_write_source'"
 _CDC_SOURCES = range(1, 16)
 """The values that TiDB's tidb_cdc_write_source may have, beside 0 for none."""
 
@@ -19,9 +21,9 @@ def prepare_marks(query: RunQuery, channel: int, address: str, *, is_tidb: bool)
     if query(FIND_MARK_TABLE) == [(0,)]:
         _create(query, address)
     if is_tidb and channel in _CDC_SOURCES:
-        shown = query("SHOW SESSION VARIABLES LIKE 'tidb_cdc_write_source'")
-        if shown:  # not before 6.5
-            query(f"SET SESSION tidb_cdc_write_source = {channel}")
+        shown = query(_SHOW_CDC_SOURCE)
+        if _CDC_SOURCE in dict(shown):  # not before 6.5
+            query(f"SET SESSION {_CDC_SOURCE} = {channel}")
     query("COMMIT")
 
 

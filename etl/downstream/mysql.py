@@ -24,7 +24,7 @@ from sluice.etl.changes.dialect import Dialect, UnknownServerError
 from sluice.etl.changes.formats.layout import LoadLayout
 from sluice.etl.changes.formats.load_statements import replace_statements
 from sluice.etl.changes.formats.sql_text import double_backslashes, fill_placeholders
-from sluice.etl.changes.mark_table import mark_statement
+from sluice.etl.changes.mark_table import MARK_ROWS, mark_statement
 from sluice.etl.downstream import _session_setup
 from sluice.etl.downstream._connection import (
     DownstreamConnection,
@@ -241,7 +241,7 @@ class MySQLSession:
         """
         if self._has_written and self._settings.channel is not None:
             # Last, so that other sessions of the channel hardly wait for the row.
-            self.query(mark_statement(self._settings.channel, self.number))
+            self.query(mark_statement(self._settings.channel, self.number % MARK_ROWS))
         self.query("COMMIT")
         self._has_written = False
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from sluice.etl.settings.other_target import read_target, with_target
     from sluice.etl.settings.pipeline_names import CONFIG_VARIABLE, FOLDER_VARIABLE
     from sluice.etl.settings.sections import (
+        LAST_COMMIT_WINS,
         MODES,
         Apply,
         Downstream,
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 __all__ = [
     "CONFIG_VARIABLE",
     "FOLDER_VARIABLE",
+    "LAST_COMMIT_WINS",
     "MODES",
     "Apply",
     "Archive",
@@ -65,6 +67,7 @@ __getattr__ = lazy_getattr(
         "SettingsError": "sluice.etl.settings.errors",
         "read_target": "sluice.etl.settings.other_target",
         "with_target": "sluice.etl.settings.other_target",
+        "LAST_COMMIT_WINS": "sluice.etl.settings.sections",
         "MODES": "sluice.etl.settings.sections",
         "Apply": "sluice.etl.settings.sections",
         "Archive": "sluice.etl.settings.job_sections",

@@ -30,6 +30,9 @@ SOURCES = ("auto", "binlog", "capture")
 """Where landing takes changes from, see `Upstream`."""
 MODES = ("atomic", "parallel")
 """The modes of applying changes, see `Apply`."""
+LAST_COMMIT_WINS = "last-commit-wins"
+CONFLICT_RULES = ("stop", LAST_COMMIT_WINS)
+"""The rules for conflicts, see `Apply`."""
 _DEFAULT_PUT_INTERVAL_MS = 1_000
 _IDLE_PUT_INTERVALS = 10
 
@@ -206,6 +209,13 @@ class Apply:
     max_bytes: int = 32 * 2**20
     aligned_chunk_wait_ms: int = 1_000
     """How long changes wait for rows of a backfill; then applying goes on without them."""
+    conflicts: str = "stop"
+    """What becomes of a change of a row that the downstream's applications changed, too.
+
+    ``stop``, or ``last-commit-wins``. With loopback control.
+    """
+    reverse_relay: str = ""
+    """URL of the relay log of the pipeline in the other direction: it shows what they changed."""
 
 
 @dataclass(frozen=True, slots=True)

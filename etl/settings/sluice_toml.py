@@ -20,6 +20,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from sluice.etl.changes.mark_table import MARK_SCHEMA
+from sluice.etl.settings.conflict_checks import check_conflicts
 from sluice.etl.settings.connections import with_addresses
 from sluice.etl.settings.drainer_toml import DrainerSettingsError, read_drainer
 from sluice.etl.settings.errors import SettingsError
@@ -128,6 +129,7 @@ def parse_settings(document: Mapping[str, object], name: str = "settings") -> Se
     _check_spans(name, settings)
     _check_spark(name, settings)
     _check_downstream(name, settings)
+    check_conflicts(name, settings)
     _check_masks(name, settings)
     provide_credentials(settings)
     return settings

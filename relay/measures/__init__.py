@@ -15,6 +15,7 @@ counted twice and no counter goes back, whichever process takes over. What a pro
 added when it was killed isn't counted: ten seconds of it.
 """
 
+from sluice.relay.measures.conflicts import ConflictHistory, LostConflict
 from sluice.relay.measures.counters import BOUNDS_S, CounterDocument, Durations, TableCount
 from sluice.relay.measures.measures import LAND, CounterStore, CounterTotals, source_of
 from sluice.relay.measures.points import DAY, HOUR, WEEK, LagPoint, LagSeries
@@ -28,6 +29,7 @@ __all__ = [
     "HOUR",
     "LAND",
     "WEEK",
+    "ConflictHistory",
     "CounterDocument",
     "CounterRecorder",
     "CounterStore",
@@ -35,6 +37,7 @@ __all__ = [
     "Durations",
     "LagPoint",
     "LagSeries",
+    "LostConflict",
     "Refusal",
     "RefusalHistory",
     "StateHistory",

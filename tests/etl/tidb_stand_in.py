@@ -189,6 +189,8 @@ class TiDBStandIn:
         self._server = server
         self.product = product
         self.seen = Seen()
+        self.snapshot_ts: Callable[[str, int], int] | None = None
+        """The timestamp of an optimistic transaction, by file and position of MariaDB's binlog."""
         self._lock = threading.Lock()
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = int(self._listener.getsockname()[1])
@@ -248,6 +250,7 @@ class _Session:
         self._server = server
         self._variables = dict(stand_in.product.variables)
         self._size = 0
+        self._after = b""
 
     def run(self) -> None:
         sequence, greeting = _read(self._server)
@@ -327,6 +330,7 @@ class _Session:
             raw = raw.replace(b"information_schema.TABLES", _TABLE_IDS.encode())
         raw = raw.replace(b"information_schema.DDL_JOBS", _RUNNING_DDL.encode())
         raw = re.sub(rb"^\s*KILL TIDB ", b"KILL ", raw)
+        raw = self._optimistic(raw)
         raw = raw.replace(
             b"information_schema.INNODB_TABLES", b"information_schema.INNODB_SYS_TABLES"
         )
@@ -351,6 +355,35 @@ class _Session:
             _write(self._client, number, part)
         if loads:
             self._silently(b"COMMIT")
+        if self._after:
+            after, self._after = self._after, b""
+            self._silently(after)
+
+    def _optimistic(self, raw: bytes) -> bytes:
+        """A snapshot that MariaDB's binlog has a place of; writing fails where rows changed."""
+        if raw == b"BEGIN OPTIMISTIC":
+            self._silently(b"SET SESSION innodb_snapshot_isolation = ON")
+            return b"START TRANSACTION WITH CONSISTENT SNAPSHOT"
+        if raw == b"SELECT @@tidb_current_ts":
+            assert self._stand_in.snapshot_ts is not None
+            place = dict(self._ask(b"SHOW STATUS LIKE 'binlog_snapshot_%'"))
+            file, position = place["Binlog_snapshot_file"], int(place["Binlog_snapshot_position"])
+            return f"SELECT {self._stand_in.snapshot_ts(file, position)}".encode()
+        if raw in (b"COMMIT", b"ROLLBACK"):
+            self._after = b"SET SESSION innodb_snapshot_isolation = OFF"
+        return raw
+
+    def _ask(self, statement: bytes) -> list[tuple[str, ...]]:
+        """Rows of short texts, as MariaDB answers a query of this session's own."""
+        _write(self._server, 0, bytes([_COM_QUERY]) + statement)
+        found = []
+        for _, packet in self._answer()[4:-1]:  # behind two columns and what precedes them
+            row, at = [], 0
+            while at < len(packet):
+                row.append(packet[at + 1 : at + 1 + packet[at]].decode())
+                at += 1 + packet[at]
+            found.append(tuple(row))
+        return found
 
     def _silently(self, statement: bytes) -> None:
         _write(self._server, 0, bytes([_COM_QUERY]) + statement)

@@ -50,6 +50,7 @@ class ChangeSetBuilder:
         self._schemas = schemas
         # In safe mode, and for an in-flight batch that is written again, one session writes all,
         # whatever the sink has.
+        self._contested = batch.contested
         self._planner = planner_for("net" if safe or replayed else options.write_plan)
         # Elsewhere a commit step isn't all that ends a transaction.
         self._cut_tables = batch.cut_tables if self._planner is planner_for("net") else None
@@ -322,6 +323,7 @@ class ChangeSetBuilder:
             sources=sources,
             left_out=left_out,
             replayed=self._replayed,
+            contested=self._contested,
             reverted=taken_back,
         )
 

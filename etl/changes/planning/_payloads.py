@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 from sluice.etl.changes.messages import MessageFormat
+from sluice.etl.changes.planning._lost_changes import LostChange
 from sluice.etl.changes.recorded_schema import RecordedSchema
 from sluice.etl.changes.rules import Filter, Routes
 from sluice.relay import REPLACE, SKIP, Override, Part, RecordEncoder, WindowRecord, read_records
@@ -200,6 +201,10 @@ class BatchPayload:
     """The part of the timestamp behind `after_ts` that is downstream already."""
     cut_tables: int | None = None
     """Tables in one downstream transaction if changes are in very many; None: no limit."""
+    contested: bool = False
+    """Set if the downstream's applications may have changed the same rows, and the last wins."""
+    lost: tuple[LostChange, ...] = ()
+    """What lost against changes of the downstream."""
 
     @classmethod
     def from_windows(
@@ -269,6 +274,7 @@ class BatchPayload:
             "rows": self.rows,
             "begun": self.begun.to_json() if self.begun is not None else None,
             "cut_tables": self.cut_tables,
+            **({"contested": True, "lost": self.lost} if self.contested else {}),
         }
 
     def to_text(self) -> str:
@@ -309,6 +315,8 @@ class BatchPayload:
             document["rows"],
             SharedPayload.from_json(document["begun"]) if document["begun"] is not None else None,
             document["cut_tables"],
+            document.get("contested", False),
+            tuple(LostChange.from_json(each) for each in document.get("lost", ())),
         )
 
 

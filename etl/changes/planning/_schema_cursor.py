@@ -126,6 +126,10 @@ class SchemaCursor:
             self._put(table_id, table)
         return move
 
+    def table(self, table_id: int) -> Table:
+        """Return a table under its upstream name, as it is now."""
+        return self._tables[table_id]
+
     def _known_table(self, ddl: DdlJob) -> dict[int, Table]:
         """Return the tables that a DDL changes as they are now."""
         return {i: self._tables[i] for i in ddl.effect.tables if i in self._tables}

@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from sluice.etl.changes.planning._change_set_builder import ChangeSetBuilder
+from sluice.etl.changes.planning._lost_changes import without_lost
 from sluice.etl.changes.planning._marked_transactions import find_marked
 from sluice.etl.changes.planning._partition_moves import PartitionMove
 from sluice.etl.changes.planning._payloads import BatchPayload, PrepareOptions
@@ -121,9 +122,10 @@ class _WindowPreparation:
 
     def _add(self, changes: pa.Table, through: int) -> None:
         if through > self._done:
-            self._builder.add(
-                self._schemas.relocate(_changes_between(changes, self._done, through))
-            )
+            added = self._schemas.relocate(_changes_between(changes, self._done, through))
+            if self._batch.lost:
+                added = without_lost(added, self._batch.lost, self._schemas.table)
+            self._builder.add(added)
             self._done = through
 
     def _apply_ddl(self, ddl: DdlJob, changes: pa.Table, *, has_companions: bool) -> Iterator[Step]:

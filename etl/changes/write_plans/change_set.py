@@ -75,6 +75,12 @@ class ChangeSet:
     In tables whose rows are found by a key any part may be downstream. Any image of a row that is
     there is removed, and the last image is written; no other row may be in the way.
     """
+    contested: bool = False
+    """Set if the downstream's applications may have changed the same rows.
+
+    Rows are written as if replayed: a row that is in the way by another key is an error. Changes of
+    a row need not follow one another, as some of them may have lost.
+    """
     reverted: Mapping[int, pa.Table] = field(default_factory=dict)
     """Changes (PART_SCHEMA) of ignored transactions that may be downstream, by table id."""
 
@@ -135,6 +141,7 @@ class ChangeSet:
         return (
             self.safe
             or self.replayed
+            or self.contested
             or table_id in self.partial
             or table_id in self.sources
             or table_id in self.reverted

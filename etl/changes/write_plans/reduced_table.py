@@ -63,6 +63,7 @@ class TableContext:
     """The upstream's name of a table that is merged with others downstream."""
     reverted: pa.Table | None = None
     """Changes of ignored transactions that may be downstream, in PART_SCHEMA."""
+    contested: bool = False
 
 
 _DEFAULT_CONTEXT = TableContext()
@@ -87,6 +88,7 @@ class ReducedTable:
         self.source = circumstances.source
         taken_back, kinds, commit_ts = circumstances.reverted, changes.kinds, changes.commit_ts
         self._partial = circumstances.partial or taken_back is not None
+        self._has_gaps = self._partial or circumstances.contested
         self._lenient_loads = circumstances.safe or circumstances.partial
         self._safe = (
             circumstances.safe or circumstances.replayed or (self._partial and self.is_locatable)
@@ -217,7 +219,7 @@ class ReducedTable:
                 )
             )
         try:
-            return net_effect(kinds, *codes, partial=self._partial)
+            return net_effect(kinds, *codes, partial=self._has_gaps)
         except InconsistentHistory as error:
             key = self._key_text(kinds, error.change, names)
             raise ChangeError(

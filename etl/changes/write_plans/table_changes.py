@@ -238,7 +238,8 @@ def changes_of(
     """Return the changes at some places of a segment, all of one table. Raises as TableChanges."""
     partial, source = table.id in segment.partial, segment.sources.get(table.id, "")
     # What was in one transaction with the checkpoint is not downstream: it is checked as ever.
-    replayed = segment.replayed and not partial and not source and bool(lookup_key_columns(table))
+    written_again = segment.replayed or segment.contested
+    replayed = written_again and not partial and not source and bool(lookup_key_columns(table))
     return TableChanges(
         table,
         RawChanges(
@@ -248,7 +249,14 @@ def changes_of(
             places,
         ),
         timings,
-        TableContext(segment.safe, replayed, partial, source, segment.reverted.get(table.id)),
+        TableContext(
+            segment.safe,
+            replayed,
+            partial,
+            source,
+            segment.reverted.get(table.id),
+            segment.contested,
+        ),
     )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import secrets
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -21,8 +22,9 @@ from sluice.etl.downstream import (
     MySQLSession,
     Query,
     StatementOutcome,
+    begin_optimistic,
 )
-from sluice.etl.downstream.sinks.sink import CheckpointGuard
+from sluice.etl.downstream.sinks.sink import CheckpointGuard, ConflictGate
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,8 @@ class FencedCheckpoint:
         """The processes that the row may name when it is read again; None before the first time."""
         self._is_locked = False
         self.guard: CheckpointGuard | None = None
+        self.gate: ConflictGate | None = None
+        """Asked at each transaction's beginning, which is optimistic then."""
         self.value: Checkpoint | None = None
         """The row as this process left it; None: there is none."""
         self.in_transaction = False
@@ -81,11 +85,19 @@ class FencedCheckpoint:
     def begin(self, *, lock: bool = True) -> None:
         """Begin a transaction, lock the row, and check that nothing else moved it."""
         if not self.in_transaction:
-            self._session.begin()
-            self.in_transaction = True
+            self._begin()
         if lock and not self._is_locked:
             self._table.lock(self.value)
             self._is_locked = True
+
+    def _begin(self) -> None:
+        self.in_transaction = True
+        if self.gate is None:
+            self._session.begin()
+            return
+        while (wait_s := self.gate(begin_optimistic(self._session))) > 0:
+            self._session.rollback()
+            time.sleep(wait_s)
 
     def check(self) -> None:
         """Lock the row again, after a statement that commits by itself has let go of it."""
@@ -105,7 +117,12 @@ class FencedCheckpoint:
     @property
     def can_pipeline(self) -> bool:
         """Return whether `try_commit` may be used now."""
-        return self.value is not None and not self.in_transaction and self._session.is_pipelining
+        return (
+            self.value is not None
+            and self.gate is None
+            and not self.in_transaction
+            and self._session.is_pipelining
+        )
 
     def try_commit(
         self, orders: Sequence[bytes | LoadData], checkpoint: Checkpoint

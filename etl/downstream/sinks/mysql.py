@@ -47,6 +47,7 @@ from sluice.etl.downstream.sinks.sink import (
     ApplyError,
     BeforeCommit,
     CheckpointGuard,
+    ConflictGate,
     SinkResult,
     always_confirm,
 )
@@ -123,6 +124,9 @@ class MySQLSink:
     def set_guard(self, keeper: CheckpointGuard) -> None:
         self._row.guard = keeper
 
+    def set_gate(self, gate: ConflictGate) -> None:
+        self._row.gate = gate
+
     def recover(self) -> Checkpoint | None:
         found = self._row.take(_LOCK_TIMEOUT_S)
         if found is not None and found.in_flight is not None:
@@ -192,6 +196,8 @@ class MySQLSink:
             self._row.change(replace(before, in_flight=replace(before.in_flight, refused=refused)))
 
     def why_not(self, aligned_chunk: AlignedChunk) -> str:
+        if self._row.gate is not None:
+            return "both sides are written to: a copy would overwrite what is newer here"
         at = self._row.reached()
         if at.commit_ts != aligned_chunk.at_ts:
             return f"the checkpoint is at {at.commit_ts}"

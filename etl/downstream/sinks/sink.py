@@ -106,6 +106,21 @@ class CheckpointGuard(Protocol):
         """Raise an error if this pipeline must not continue from the checkpoint."""
 
 
+ConflictGate = Callable[[int], float]
+"""Decides whether a transaction may go on that sees the downstream at a timestamp (TSO).
+
+Returns the seconds after which to begin it again, 0.0 if it may go on. It may raise.
+"""
+
+
+@runtime_checkable
+class GuardsConflicts(Protocol):
+    """A sink that asks before each transaction about rows that others have changed."""
+
+    def set_gate(self, gate: ConflictGate) -> None:
+        """Ask `gate` from now on."""
+
+
 @runtime_checkable
 class DrainerTakeover(Protocol):
     """A sink whose downstream a Drainer may have written before."""

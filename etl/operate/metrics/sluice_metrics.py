@@ -282,6 +282,13 @@ COUNTED = (
         "counter",
     ),
     MetricFamily(
+        "sluice_conflicts",
+        "changes that lost against younger ones of the downstream itself",
+        (),
+        _count("apply", "conflicts"),
+        "counter",
+    ),
+    MetricFamily(
         "sluice_jobs_without_binlog",
         "DDL jobs that show rows that came without a binlog",
         (),
