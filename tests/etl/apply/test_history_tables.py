@@ -28,6 +28,8 @@ from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.masking import KEY, SECTION, VARIABLE
 from tests.etl.story import Row, Story, column, partitioned, table, wider
 from tests.examples import examples
+from tests.judge.attempt import Harm, Plan
+from tests.judge.verdict import _attempt as attempted
 
 PEOPLE = table(11, "t", "id int", "a varchar(9)", "u int", primary="id", unique=("u",))
 
@@ -377,3 +379,43 @@ def test_the_digest_of_rules_counts_histories_and_is_that_of_before_without() ->
 
     assert digest({"leave-out": ["a"]}, {"rename": {"b": "x"}}) == "ebf93c35672ebfa3"
     assert len({digest(RULE), digest({"history": {}}), digest({"soft-delete": "since"})}) == 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["atomic", pytest.param("parallel", marks=pytest.mark.beyond_ci)])
+def test_processes_that_are_killed_anywhere_leave_each_version_once(
+    mariadb: MariaDBServer, tmp_path_factory: pytest.TempPathFactory, mode: str
+) -> None:
+    @tried(
+        deadline=None,
+        max_examples=5,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(data=st.data())
+    def check(data: st.DataObject) -> None:
+        mariadb.empty()
+        story = Story(mariadb, tmp_path_factory.mktemp("story"))
+        made = made_of("pair", clustered=data.draw(st.booleans()))
+        story.create(made, "CREATE TABLE t (...)")
+        versions = Versions(Drawn(story, "pair", made, data))
+        for _ in range(3):
+            for _ in range(data.draw(st.integers(1, 6))):
+                versions.transaction()
+            finish(story, mode, data)
+            assert story.rows("t") == versions.wanted()
+
+    check()
+
+
+def finish(story: Story, mode: str, data: st.DataObject) -> None:
+    """Applies in processes that are killed, lose a connection or stand still, until one is done."""
+    rules = {"columns": [{"tables": ["d.t"], **RULE}]}
+    rows = data.draw(st.sampled_from([1, 3, 1000]))
+    for _ in range(data.draw(st.integers(0, 3))):
+        how = data.draw(st.sampled_from(["killed", "killed", "cut", "stopped"]))
+        harm = Harm(data.draw(st.integers(1, 40)), how)
+        plan = Plan(story.url, story.server.port, story.now, mode, rows, (), harm, rules)
+        assert attempted(plan) in (None, "")
+    plan = Plan(story.url, story.server.port, story.now, mode, rows, (), Harm(), rules)
+    assert attempted(plan) == ""
