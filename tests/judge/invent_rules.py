@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from tests.judge.conditions import invented
 from tests.judge.invented_tidb import Name, Upstream
+from tests.judge.kept_rows import Keeping
 from tests.judge.kinds import Kind
 from tests.judge.rules import OPERATIONS, ColumnRule, RowRule, Rules, UndecidedError
 from tests.judge.shapes import invented_added, invented_mask
@@ -38,6 +39,9 @@ def invent_rules(upstream: Upstream, rng: random.Random) -> Rules:
         if rng.random() < 0.25:
             schema = rng.choice((name[0], "archive", "ar.chive"))
             rules.targets[name] = schema, f"r{number} {name[1]}"[:60].rstrip()
+    for family in families:
+        if rng.random() < 0.4:
+            _add(rules, _keeping_rule, family, upstream, rng)
     return rules
 
 
@@ -81,6 +85,8 @@ def _add(
         (tried.rows if isinstance(made, RowRule) else tried.columns).append(made)
         if len(tried.columns) > 1 and _contradict(tried):
             continue
+        if isinstance(made, ColumnRule) and made.keeping and _depends_on_changes(tried, made):
+            continue
         try:
             stop = tried.refusal(upstream)
         except UndecidedError:
@@ -98,6 +104,11 @@ def _contradict(rules: Rules) -> bool:
         last.tables & other.tables and (mine & _columns_named(other) or (last.keep and other.keep))
         for other in others
     )
+
+
+def _depends_on_changes(rules: Rules, made: ColumnRule) -> bool:
+    """Return whether changes of the tables are left out: what a version is isn't defined then."""
+    return any(rule.is_of_changes and rule.tables & made.tables for rule in rules.rows)
 
 
 def _columns_named(rule: ColumnRule) -> set[str]:
@@ -140,6 +151,17 @@ def _is_plain(family: _Family, upstream: Upstream) -> bool:
             for table in family.tables
         )
     )
+
+
+def _keeping_rule(family: _Family, upstream: Upstream, rng: random.Random) -> ColumnRule | None:
+    first = family.tables[0]
+    if not _is_plain(family, upstream) or first.primary is None:
+        return None
+    keys = [first.column(name).kind for name in first.primary.columns]
+    known = (k.family == "int" or (k.is_text and k.collate.endswith("_bin")) for k in keys)
+    if not all(known) or first.primary.prefix > 0:
+        return None
+    return ColumnRule(frozenset(family.names), keeping=Keeping(rng.choice(("", "", "gone at"))))
 
 
 def _column_rule(family: _Family, upstream: Upstream, rng: random.Random) -> ColumnRule | None:

@@ -24,6 +24,7 @@ from tests.judge.invented_tidb import (
     State,
     Upstream,
 )
+from tests.judge.kept_rows import Keeping, KeyChange
 from tests.judge.shapes import KEY_VARIABLE, Added, Mask
 from tests.judge.tables import Column, Table, quoted
 
@@ -57,6 +58,7 @@ class ColumnRule:
     rename: Mapping[str, str] = field(default_factory=dict)
     mask: Mapping[str, Mask] = field(default_factory=dict)
     add: Mapping[str, Added] = field(default_factory=dict)
+    keeping: Keeping | None = None
 
     def leaves_out(self, column: str) -> bool:
         """Return whether the downstream lacks the column."""
@@ -174,6 +176,13 @@ class Rules:
                 )
             ]
         columns = _Shape(self._columns_of(shown.name), table)
+        keeping = next(
+            (each.keeping for each in self._columns_of(shown.name) if each.keeping), None
+        )
+        if keeping:
+            found = _kept(upstream, ts, table, rules, is_captured=self.is_captured)
+            kept = keeping.rows(found, columns.row)
+            return columns.kinds | keeping.kinds, Counter(kept)
         source = upstream.source(shown.name) if shown.is_merged else {}
         kinds = columns.kinds | (dict([SOURCE_KIND]) if source else {})
         return kinds, Counter((*columns.row(values), *source.values()) for values in rows)
@@ -211,24 +220,31 @@ def _after_changes(
     upstream: Upstream, ts: int, table: Table, rules: list[RowRule], *, is_captured: bool
 ) -> list[Mapping[int, Any]]:
     """Return the rows that changes left, of a table with a key whose columns were never altered."""
+    rows: dict[tuple[Any, ...], Mapping[int, Any]] = {}
+    for _, key, values, is_there in _kept(upstream, ts, table, rules, is_captured=is_captured):
+        rows.pop(key, None)
+        if is_there:
+            rows[key] = values
+    return list(rows.values())
+
+
+def _kept(
+    upstream: Upstream, ts: int, table: Table, rules: list[RowRule], *, is_captured: bool
+) -> list[KeyChange]:
+    """Return what changes did to keys, of a table as `_after_changes` takes it."""
     assert table.primary
     ids = [(table.column(name).kind, table.column(name).id) for name in table.primary.columns]
-    rows: dict[tuple[Any, ...], Mapping[int, Any]] = {}
 
     def key_of(values: Mapping[int, Any]) -> tuple[Any, ...]:
         return tuple(kind.key(values[i], upstream.new_collation) for kind, i in ids)
 
     events = [event for event in upstream.events if event.table_id == table.id and event.ts <= ts]
-    for event in _outcomes(events, key_of) if is_captured else events:
-        old, new = _selected(table, event, rules)
-        for values, is_there in ((old, False), (new, True)):
-            if values is None:
-                continue
-            key = key_of(values)
-            rows.pop(key, None)
-            if is_there:
-                rows[key] = values
-    return list(rows.values())
+    return [
+        (event.ts, key_of(values), values, is_there)
+        for event in (_outcomes(events, key_of) if is_captured else events)
+        for values, is_there in zip(_selected(table, event, rules), (False, True), strict=True)
+        if values is not None
+    ]
 
 
 def _outcomes(
@@ -380,6 +396,8 @@ def _column_settings(rule: ColumnRule) -> dict[str, Any]:
         made["rename"] = dict(rule.rename)
     if rule.mask:
         made["mask"] = {name: mask.setting for name, mask in rule.mask.items()}
+    if rule.keeping:
+        made |= rule.keeping.setting
     if rule.add:
         made["add"] = {
             name: {"value": one.expression, "type": one.type} if one.type else one.expression

@@ -148,8 +148,11 @@ def test_histories_have_rules_of_each_kind() -> None:
         for rule in rules.columns:
             for kind in ("leave_out", "keep", "rename", "mask", "add"):
                 kinds[kind] += len(getattr(rule, kind))
+            kinds["marks"] += bool(rule.keeping and rule.keeping.mark)
+            kinds["versions"] += bool(rule.keeping and not rule.keeping.mark)
     assert set(kinds) == {
-        "changes", "rows", "targets", "leave_out", "keep", "rename", "mask", "add",
+        "changes", "rows", "targets", "leave_out", "keep", "rename", "mask", "add", "marks",
+        "versions",
     } and all(kinds.values()), kinds  # fmt: skip
 
 
