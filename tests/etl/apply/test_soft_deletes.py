@@ -16,7 +16,9 @@ from sluice.errors import SluiceError
 from sluice.etl.changes.rules import ColumnRuleError, Route, Routes, rules_digest
 from sluice.etl.settings import SettingsError, parse_settings
 from sluice.etl.settings.rules import RuleError, parse_filter
+from sluice.relay import DELETE, UPDATE
 from sluice.tidb.ddl_actions import Action
+from sluice.tidb.rows import encode_delete, encode_update
 from sluice.tidb.schema import Index, Table
 from tests.etl.apply.ruled_columns import apply, names, settings_of
 from tests.etl.apply.soft_deleted import KEYS, Drawn, made_of, time_of
@@ -66,9 +68,9 @@ def test_random_histories_leave_every_row_with_the_time_of_its_delete(
     check()
 
 
-def story_of(server: MariaDBServer, folder: Path) -> Story:
+def story_of(server: MariaDBServer, folder: Path, made: Table = PEOPLE) -> Story:
     story = Story(server, folder)
-    story.create(PEOPLE, "CREATE TABLE t (...)")
+    story.create(made, "CREATE TABLE t (...)")
     return story
 
 
@@ -89,6 +91,23 @@ def test_a_deleted_row_keeps_its_values_until_its_key_comes_again(
     story.insert(PEOPLE, {"id": 1, "a": "y", "u": None})
     apply(story, settings)
     assert story.rows("t") == [(1, "y", None, None), (2, None, 6, None), (3, "u", 5, None)]
+
+
+def test_rows_that_exchange_their_keys_are_living_in_any_order_of_changes(
+    mariadb: MariaDBServer, tmp_path: Path
+) -> None:
+    made = table(11, "t", "id int", "v int", primary="id", clustered=False)
+    story = story_of(mariadb, tmp_path, made)
+    one, two, three = ({"id": n, "v": n, "_tidb_rowid": n} for n in (1, 2, 3))
+    story.insert(made, one, two, three)
+    story.changes(  # as TiKV has it: by row id
+        (made, UPDATE, encode_update(made, one, one | {"id": 2})),
+        (made, UPDATE, encode_update(made, two, two | {"id": 3})),
+        (made, DELETE, encode_delete(made, three)),
+    )
+    apply(story, settings_of(story, RULE))
+    rows = story.rows("t", "id, v, gone IS NULL")
+    assert rows == [(1, 1, 0), (2, 1, 1), (3, 2, 1)]
 
 
 @pytest.mark.parametrize("damage", ["", "DELETE FROM d.t WHERE id = 3", UNMARK])
