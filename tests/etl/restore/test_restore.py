@@ -180,6 +180,7 @@ def test_only_the_tables_that_are_asked_for_are_restored(mariadb: MariaDBServer,
     assert tables(mariadb) == {"bank_restored.cart", "bank_restored.account"}
 
 
+@pytest.mark.slow
 def test_the_progress_of_some_tables_goes_by_their_share_of_the_log(
     mariadb: MariaDBServer, shop: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
