@@ -29,6 +29,10 @@ _TIMESTAMP, _UNSIGNED = 1, 2
 """What SHIFT has in place of digits: the column's type, and that of the column of persons."""
 
 
+_MAX_INT = 2**31 - 1
+"""The kernel's numbers are C's `int`; a LONGTEXT is 4,294,967,295 bytes wide."""
+
+
 def kernel_mask(column: Column, slot: int = 0, by: Column | None = None, by_slot: int = -1) -> Spec:
     """Return the mask of a column whose cells are in `slot`. Raises MaskKeyError.
 
@@ -42,7 +46,7 @@ def kernel_mask(column: Column, slot: int = 0, by: Column | None = None, by_slot
         detail = to_datum(column, constant_value(mask, column))
     elif mask.kind in KEYED_KINDS:
         detail = mask_key(mask.key)
-    argument = int(mask.argument) if mask.kind == "partial" else column.flen
+    argument = int(mask.argument) if mask.kind == "partial" else min(column.flen, _MAX_INT)
     width = hash_width(column) if column.kind == "text" else 0
     if mask.kind == "shift-days":
         most = int(mask.argument)

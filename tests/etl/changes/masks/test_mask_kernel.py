@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 import struct
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -71,6 +72,18 @@ def test_a_text_is_masked_as_python_masks_it(compiled, values, width, data):
     (shaped,) = (c for c in masked.narrowed(table(11, "t", f"a {kind_of}")).columns if c.mask)
     found = by_kernel(compiled, values, kernel_mask(shaped))
     assert found == [change(value) for value in values]
+
+
+@pytest.mark.parametrize("mask", ["null", {"constant": "x"}, {"partial": 2}, "email", "digits"])
+def test_a_longtext_is_masked_as_wide_as_tidb_says_it_is(compiled, mask):
+    clear = table(11, "t", "a longtext")
+    (named,) = (c for c in clear.columns if c.name == "a")
+    wide = replace(clear, columns=(replace(named, flen=4_294_967_295),))
+    (shaped,) = (c for c in filters({"a": mask}).narrowed(wide).columns if c.mask)
+    spec = kernel_mask(shaped)
+    assert all(number < 1 << 31 for number in spec[:-1]), "they are C's int"
+    if mask in ("email", "digits"):
+        assert len(by_kernel(compiled, [b"some@example.org 17"], spec)) == 1
 
 
 def test_rows_of_every_kind_are_masked_as_python_masks_them(monkeypatch):
