@@ -6,7 +6,7 @@ import gc
 import subprocess
 import sys
 
-from sluice.cli.status import _collect_again
+from sluice.cli._garbage import _collect_again
 from tests.cli.typed import ROOT
 
 
