@@ -242,6 +242,14 @@ class Table:
         )
 
     @property
+    def source_key(self) -> tuple[str, ...]:
+        """Return `primary_key` as the upstream has it: without `source_column`."""
+        source = self.source_column
+        if source is None:
+            return self.primary_key
+        return tuple(name for name in self.primary_key if name != source.name)
+
+    @property
     def stored_columns(self) -> tuple[Column, ...]:
         """Return the public columns that rows hold, in table order: not virtual generated ones."""
         return cast(Columns, self.columns).stored

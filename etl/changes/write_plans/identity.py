@@ -44,8 +44,7 @@ def replace_safe_columns(table: Table) -> tuple[str, ...] | bool:
 def _identity_of(table: Table) -> tuple[str, ...]:
     if table.handle_kind != "heap" or table.deletion_mark is not None:
         # a row that is marked as deleted gives its key to another one
-        source = table.source_column  # the same in all of a table's changes
-        return tuple(name for name in table.primary_key if source is None or name != source.name)
+        return table.source_key
     if table.is_partitioned:
         return tuple(column.name for column in lookup_key_columns(table))
     return (ROWID_NAME,)

@@ -78,9 +78,7 @@ def page_key(table: Table) -> list[KeyColumn]:
     written = {column.name: column for column in table.writable_columns}
     index = table.primary_index
     prefixes = index is not None and any(length != WHOLE_COLUMN for _, _, length in index.columns)
-    source = table.source_column
-    names = (name for name in table.primary_key if source is None or name != source.name)
-    columns = [written.get(name) for name in names]
+    columns = [written.get(name) for name in table.source_key]
     if prefixes or any(column is None or column.kind not in SPLITTABLE_KINDS for column in columns):
         return []
     return [KeyColumn.from_column(column) for column in columns if column is not None]
