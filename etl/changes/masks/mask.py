@@ -156,8 +156,13 @@ def by_column(table: Table, column: Column) -> Column | None:
     """Return the column whose values say by how many days a mask shifts; None for no such mask."""
     if not column.mask or not (by := Mask.from_text(column.mask).by):
         return None
-    name = folded(by)
-    return next((each for each in table.columns if folded(each.source_name) == name), None)
+    return _upstream_column(table, by)
+
+
+def _upstream_column(table: Table, name: str) -> Column | None:
+    """Return the column that the upstream has under a name, in any case."""
+    wanted = folded(name)
+    return next((each for each in table.columns if folded(each.source_name) == wanted), None)
 
 
 def by_refusal(table: Table, mask: Mask) -> str:
@@ -167,8 +172,7 @@ def by_refusal(table: Table, mask: Mask) -> str:
     """
     if not mask.by:
         return ""
-    name = folded(mask.by)
-    found = next((each for each in table.columns if folded(each.source_name) == name), None)
+    found = _upstream_column(table, mask.by)
     if found is None or found.hidden or found.computed:
         return f"the table has no column {mask.by}"
     if not found.public:

@@ -15,6 +15,7 @@ from sluice.etl.changes.mark_table import CHANNEL_COLUMN, MARK_NAME, is_mark_tab
 from sluice.etl.changes.recorded_schema import RecordedSchema
 from sluice.etl.changes.steps import ChangeError
 from sluice.etl.changes.write_plans.raw_changes import RawChanges, decode
+from sluice.relay import DELETE, INSERT
 from sluice.tidb.schema import Table
 
 
@@ -76,8 +77,8 @@ def _channels(table: Table, changes: pa.Table) -> Iterable[tuple[np.ndarray, np.
     raw = RawChanges.from_table(changes)
     old, new = decode(table, raw.kinds, raw.rows)
     for images, places in (
-        (old, np.flatnonzero(raw.kinds != 0)),
-        (new, np.flatnonzero(raw.kinds != 2)),
+        (old, np.flatnonzero(raw.kinds != INSERT)),
+        (new, np.flatnonzero(raw.kinds != DELETE)),
     ):
         if CHANNEL_COLUMN in images and len(places):
             yield images[CHANNEL_COLUMN].to_numpy(zero_copy_only=False).astype(np.int64), places

@@ -21,7 +21,6 @@ from sluice.etl.changes.rules.routes import RouteError, Routes, Target
 from sluice.etl.changes.steps import MovedSource, ScopedDdl
 from sluice.tidb.ddl_actions import REMOVES_ROWS, RENAMES, Action
 from sluice.tidb.ddl_job import DdlEffect, DdlJob
-from sluice.tidb.folded import folded
 from sluice.tidb.schema import Schema, Table
 from sluice.tidb.table_name import full_name
 
@@ -169,10 +168,7 @@ class _DdlScoper:
         if merged.source_column and self._moves_source(merged, old, new):
             return False
         if self._kind in RENAMES and old is not None and new is not None:
-            if (folded(targets[0].schema), folded(targets[0].table)) == (
-                folded(targets[1].schema),
-                folded(targets[1].table),
-            ):
+            if targets[0].place == targets[1].place:
                 return False  # as before, only the source has another name
             raise self._error(
                 f"it renames {old.full_name} to {new.full_name}, but {place} is merged from several"
@@ -205,14 +201,12 @@ class _DdlScoper:
             raise self._error(
                 f"it brings back rows of {name}, which were removed from"
                 f" {full_name(merged.schema, merged.table)}",
-                "leave it out and copy them (`sluice backfill`): so",
+                "copy its rows (`sluice backfill`) and",
             )
         place = merged.schema, merged.table, merged.source_column
         if self._kind in RENAMES and old is not None and new is not None:
             goal = self._checks.target(new)
-            if (folded(goal.schema), folded(goal.table)) != (
-                folded(merged.schema), folded(merged.table)
-            ):  # fmt: skip
+            if goal.place != merged.place:
                 return False
             if old.full_name != new.full_name:
                 self._moved_sources.append(MovedSource(*place, old.full_name, new.full_name))

@@ -70,6 +70,11 @@ class Target:
     sources: str = ""
 
     @property
+    def place(self) -> tuple[str, str]:
+        """Return schema and table, equal for targets that are one table."""
+        return folded(self.schema), folded(self.table)
+
+    @property
     def is_merged(self) -> bool:
         return bool(self.sources)
 

@@ -26,13 +26,13 @@ from sluice.etl.changes.formats.closed_versions import closing_statements, later
 from sluice.etl.changes.formats.load_data import format_load
 from sluice.etl.changes.formats.sql_columns import display_text, key_conditions
 from sluice.etl.changes.rules import commit_time, history_columns, with_history_columns
-from sluice.etl.changes.steps import ChangeError, DeleteDetail, HoldAsBytes, LoadDetail, Step
+from sluice.etl.changes.steps import ChangeError, DeleteDetail, LoadDetail, Step
 from sluice.etl.changes.write_plans.change_set import ChangeSet, StageTimings
 from sluice.etl.changes.write_plans.identity import identity, lookup_key_columns
 from sluice.etl.changes.write_plans.net_effect import key_codes, net_effect, unchanged_rows
 from sluice.etl.changes.write_plans.raw_changes import DECODE_BATCH_ROWS, RawChanges, images_of
 from sluice.etl.changes.write_plans.reduced_table import comparable_keys
-from sluice.etl.changes.write_plans.table_changes import byte_text_columns
+from sluice.etl.changes.write_plans.table_changes import bytes_steps
 from sluice.relay import DELETE, INSERT
 from sluice.tidb.rows import DecodeStats
 from sluice.tidb.schema import Table
@@ -82,10 +82,8 @@ class HistoryVersions:
 
     def as_bytes(self, after_ts: int) -> Iterator[Step]:
         """Yield a bytes step if there is text to be written that isn't utf-8."""
-        columns = byte_text_columns(self.table, self._new) if self._new.count else []
-        if columns:
-            detail = HoldAsBytes(tuple(columns), self.last_ts)
-            yield Step(detail, after_ts, self.table.schema_name, self.table.name)
+        if self._new.count:
+            yield from bytes_steps(self.table, self._new, after_ts, self.last_ts)
 
     def deletes(self) -> Iterator[Step]:
         """Yield what ends versions, before any load; in safe mode what removes some before."""

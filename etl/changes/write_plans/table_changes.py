@@ -67,10 +67,7 @@ class TableChanges(ReducedTable):
         """Yield a bytes step if there is text to be written that isn't utf-8."""
         if self._lines is not None or not self._new_rows.count:
             return
-        columns = byte_text_columns(self.table, self._new_rows)
-        if columns:
-            detail = HoldAsBytes(tuple(columns), self.last_ts)
-            yield Step(detail, after_ts, self.table.schema_name, self.table.name)
+        yield from bytes_steps(self.table, self._new_rows, after_ts, self.last_ts)
 
     def checks(self) -> Iterator[Step]:
         """Yield, in safe mode, steps that check rows of a table without a key.
@@ -217,19 +214,21 @@ class TableChanges(ReducedTable):
         return Step(detail, self.last_ts, self.table.schema_name, self.table.name, rows, 0, payload)
 
 
-def byte_text_columns(table: Table, images: RowImages) -> list[str]:
-    """Return the names of the columns of text with values that aren't utf-8.
+def bytes_steps(table: Table, images: RowImages, after_ts: int, last_ts: int) -> Iterator[Step]:
+    """Yield a bytes step if the images have text that isn't utf-8.
 
     What other character sets than TiDB's own forms of utf-8 would make of bytes isn't known, so
     those of gbk and its like aren't among them.
     """
-    return [
+    columns = tuple(
         column.name
         for column in table.stored_columns
         if column.kind == "text"
         and not column.charset.startswith("gb")
         and invalid_utf8_mask(images[column.name]) is not None
-    ]
+    )
+    if columns:
+        yield Step(HoldAsBytes(columns, last_ts), after_ts, table.schema_name, table.name)
 
 
 def changes_of(
