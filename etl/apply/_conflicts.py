@@ -140,7 +140,7 @@ class ConflictGuard:
             raise ApplyError(
                 f"the clock of the downstream's PD is {behind_ms / 1000:.0f} s behind the"
                 f" upstream's: the change at commit_ts {incoming.last_ts} is later than its now, so"
-                " which commit is the last can't be told",
+                " which commit is the last isn't known",
                 hint="set the clocks of both clusters by NTP",
             )
         if behind_ms > 0:
@@ -270,6 +270,6 @@ def _check_same_key(touched: TouchedKeys, local: LocalChanges) -> None:
     if mine != theirs:
         raise ApplyError(
             f"table {touched.table.full_name} has another key upstream than downstream, so changes"
-            " of one row can't be told from changes of two",
+            " of one row look like changes of two",
             hint="give the table the same definition on both sides",
         )

@@ -45,7 +45,7 @@ class TouchedKeys:
     def comparable(self) -> dict[str, Keys]:
         """Return what makes values of the key's columns comparable, by name.
 
-        Raises ApplyError for a table whose rows can't be told apart.
+        Raises ApplyError for a table whose rows have no comparable key.
         """
         columns = lookup_key_columns(self.table)
         if not columns:
@@ -58,7 +58,7 @@ class TouchedKeys:
     def row_keys(self) -> tuple[list[Key | None], list[Key | None]]:
         """Return the old and the new key of each change, None where there is no such row.
 
-        Raises ApplyError for a table whose rows can't be told apart, and the row codec's errors.
+        Raises ApplyError for a table whose rows have no comparable key, and the row codec's errors.
         """
         columns, comparable = lookup_key_columns(self.table), self.comparable()
         raw = RawChanges.from_table(self.changes)
@@ -81,7 +81,7 @@ class TouchedKeys:
 def _undecidable(table: Table, why: str) -> ApplyError:
     return ApplyError(
         f"table {table.full_name} is changed on both sides, and whether two changes are of the same"
-        f" row can't be told: {why}",
+        f" row isn't known: {why}",
         hint=f'filter it out: [filter] ignore-table = [{{ db-name = "{table.schema_name}",'
         f' tbl-name = "{table.name}" }}]',
     )
