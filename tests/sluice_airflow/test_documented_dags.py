@@ -104,6 +104,26 @@ class Airflow:
         storage = RelayLog.open(f"file://{self.shop.folder}/log").storage
         return Jobs(storage, "shop").list()
 
+    def answer(self, run, task, body):
+        """Answer a question until the answer is taken.
+
+        The scheduler fails an attempt whose answer comes before it has seen the task park, and
+        Airflow asks again. A person is never that fast, so it waits longer at each attempt.
+        """
+        details = f"{run}/taskInstances/{task}/-1/hitlDetails"
+        pauses = iter([3, 6, 12, 24])
+
+        def is_taken():
+            if (state := self.tasks(run)[task]) != "awaiting_input":
+                return state == "success"
+            with contextlib.suppress(StackError):  # between two attempts there is no question
+                if not self.call("GET", details)["response_received"]:
+                    time.sleep(next(pauses))
+                    self.call("PATCH", details, body)
+            return False
+
+        eventually(is_taken, lambda: f"{self.tasks(run)} {self.log(run, task)}")
+
     def wait(self, run, **states):
         eventually(lambda: self.tasks(run) == states, lambda: f"{self.tasks(run)} is not {states}")
 
@@ -240,17 +260,9 @@ def test_a_job_begins_once_a_person_has_approved_the_plan_that_airflow_shows(air
     assert "rows of shop.orders will go" in airflow.call("GET", details)["body"]
     before = len(airflow.jobs())
     approved = answer == "Approve"
+    airflow.answer(run, "approve", {"chosen_options": [answer]})
     work = "success" if approved else "skipped"
-
-    def is_done():
-        # an answer in the second in which the scheduler still counts the task as running is lost,
-        # and Airflow asks again
-        with contextlib.suppress(StackError):  # between two attempts there is no question
-            if not airflow.call("GET", details)["response_received"]:
-                airflow.call("PATCH", details, {"chosen_options": [answer]})
-        return airflow.tasks(run) == {"plan": "success", "approve": "success", "work": work}
-
-    eventually(is_done, lambda: f"{airflow.tasks(run)} {airflow.log(run, 'approve')}")
+    airflow.wait(run, plan="success", approve="success", work=work)
     assert len(airflow.jobs()) - before == approved
     assert airflow.call("GET", details)["responded_by_user"]["name"] == "admin"
 
@@ -273,17 +285,7 @@ def test_a_person_decides_in_airflow_about_what_has_stopped(airflow):
         "chosen_options": ["Skip the transaction"],
         "params_input": {"commit_ts": str(commit_ts), "why": "a test"},
     }
-
-    def is_done():
-        # as for an approval, an answer may come too early
-        with contextlib.suppress(StackError):
-            if not airflow.call("GET", details)["response_received"]:
-                airflow.call("PATCH", details, answer)
-        return airflow.tasks(run)["act"] == "success"
-
-    eventually(
-        is_done,
-        lambda: f"{airflow.tasks(run)} {airflow.log(run, 'ask')} {airflow.log(run, 'act')}",
-    )
+    airflow.answer(run, "ask", answer)
+    airflow.wait(run, look="success", ask="success", act="success")
     (override,) = relay.overrides.list()
     assert (override.commit_ts, override.by, override.why) == (commit_ts, "airflow admin", "a test")
