@@ -12,6 +12,8 @@ from sluice.etl.history.find.display_value import row_text
 from sluice.etl.lazy_exports import lazy_getattr
 
 if TYPE_CHECKING:
+    from sluice.etl.history.find.activity import Activity, recent_activity
+    from sluice.etl.history.find.bursts import Incident, find_incidents
     from sluice.etl.history.find.display_value import DisplayValue
     from sluice.etl.history.find.names import check_table_globs
     from sluice.etl.history.find.one_transaction import (
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "KINDS",
+    "Activity",
     "ChangedRow",
     "ChangedValue",
     "ConditionError",
@@ -45,6 +48,7 @@ __all__ = [
     "FoundDdl",
     "FoundGroup",
     "FoundTransaction",
+    "Incident",
     "NoTransactionError",
     "RecentPage",
     "SearchQuery",
@@ -55,9 +59,11 @@ __all__ = [
     "TransactionView",
     "WindowSearch",
     "check_table_globs",
+    "find_incidents",
     "first_groups",
     "load_transaction",
     "load_value",
+    "recent_activity",
     "recent_page",
     "row_text",
     "search",
@@ -66,6 +72,10 @@ __all__ = [
 __getattr__ = lazy_getattr(
     __name__,
     {
+        "Activity": "sluice.etl.history.find.activity",
+        "recent_activity": "sluice.etl.history.find.activity",
+        "Incident": "sluice.etl.history.find.bursts",
+        "find_incidents": "sluice.etl.history.find.bursts",
         "SearchResults": "sluice.etl.history.find.results",
         "FoundDdl": "sluice.etl.history.find.results",
         "FoundGroup": "sluice.etl.history.find.results",

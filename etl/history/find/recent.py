@@ -19,7 +19,6 @@ from sluice.etl.history.find.results import (
     FoundDdl,
     FoundGroup,
     FoundTransaction,
-    SearchResults,
     commit_order,
     joined_groups,
     whole_timestamps,
@@ -30,7 +29,15 @@ from sluice.relay import WindowRecord
 from sluice.relay.archive import ArchiveLog
 from sluice.tidb.id_maps import names_by_id
 
-__all__ = ["MAX_BYTES", "MAX_CHANGES", "RecentPage", "SkippedWindow", "TimeBudget", "recent_page"]
+__all__ = [
+    "MAX_BYTES",
+    "MAX_CHANGES",
+    "BackwardScan",
+    "RecentPage",
+    "SkippedWindow",
+    "TimeBudget",
+    "recent_page",
+]
 
 TIME_BUDGET_S = 0.6
 DEADLINE_S = 5.0
@@ -113,7 +120,7 @@ def recent_page(
     of these windows are counted by group, DDL left out. Raises ConditionError, relay errors where
     nothing was found before them.
     """
-    look = _BackwardScan(past, replace(query, order="newest"), patience or TimeBudget())
+    look = BackwardScan(past, replace(query, order="newest"), patience or TimeBudget())
     try:
         look.run()
     except (SluiceError, OSError) as error:
@@ -123,7 +130,9 @@ def recent_page(
     return look.done
 
 
-class _BackwardScan:
+class BackwardScan:
+    """Search windows of a log, the newest first; a subclass may collect something else of them."""
+
     def __init__(self, past: HistoryLog, query: SearchQuery, patience: TimeBudget) -> None:
         self._past = past
         self._query = query
@@ -154,11 +163,12 @@ class _BackwardScan:
             document = replace(document, parts=())
         through = max(window.lo, stretch.since)
         if ids or (window.ddls and self._query.wants_ddl):
-            through = self._collect(scan(document), through)
+            through = self.collect(scan, document, through)
         self.done.through = through
 
-    def _collect(self, found: SearchResults, through: int) -> int:
-        """Take what a window holds; through where (TSO) that goes."""
+    def collect(self, scan: WindowSearch, window: WindowPayload, through: int) -> int:
+        """Take what a window holds; return the TSO after which that is all, `through` or later."""
+        found = scan(window)
         self.done.unknown = found.unknown or []
         if self._query.group:
             self.done.groups = joined_groups(self.done.groups, found.groups)
