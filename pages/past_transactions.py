@@ -13,11 +13,14 @@ from sluice.etl.history.errors import EmptyHistoryError, FindError
 from sluice.etl.history.find import (
     FoundDdl,
     FoundTransaction,
+    Incident,
     RecentPage,
     SearchQuery,
     SkippedWindow,
     check_table_globs,
+    find_incidents,
     load_transaction,
+    recent_activity,
     recent_page,
 )
 from sluice.etl.operate.overview import known_checkpoint
@@ -28,6 +31,7 @@ from sluice.pages.table_list import history_log_of
 __all__ = [
     "TransactionKey",
     "found_document",
+    "incidents_document",
     "state_document",
     "transaction_document",
     "undo_document",
@@ -72,6 +76,37 @@ def found_document(pipeline: NamedPipeline, query: SearchQuery, *, keys: bool) -
         except FindError as error:
             found.unknown_table = str(error.args[0])
     return _found(found, past.last)
+
+
+def incidents_document(pipeline: NamedPipeline, query: SearchQuery) -> dict[str, Any]:
+    """Return what stands out among the row changes, and what was looked through for it.
+
+    Raises ConditionError, FindError, relay errors.
+    """
+    nothing = {"incidents": [], "rows": 0, "large": [], "problem": "", "hint": ""}
+    try:
+        past = history_log_of(pipeline)
+    except EmptyHistoryError:
+        return nothing | {"through": "0", "last": "0", "complete": True}
+    if query.since >= min(query.until, past.last):
+        return nothing | {"through": str(query.since), "last": str(past.last), "complete": True}
+    found = recent_activity(past, query)
+    if found.complete and not found.series:
+        check_table_globs(past, query.tables)
+    return {
+        "incidents": [_incident(one) for one in find_incidents(found)],
+        "rows": sum(cell.rows for series in found.series.values() for cell in series.values()),
+        "large": [_large(one) for one in found.large],
+        "problem": found.problem,
+        "hint": found.hint,
+        "through": str(found.through),
+        "last": str(found.last),
+        "complete": found.complete,
+    }
+
+
+def _incident(one: Incident) -> dict[str, Any]:
+    return asdict(one) | {"rows": one.rows}
 
 
 def _rows(one: FoundTransaction | FoundDdl) -> int:

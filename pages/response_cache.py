@@ -13,7 +13,7 @@ import hashlib
 import json
 import threading
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Awaitable, Callable, Hashable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -30,6 +30,7 @@ __all__ = [
     "accepted",
     "answer",
     "error_response",
+    "exact_answer",
     "response_cache",
 ]
 
@@ -63,21 +64,30 @@ class ResponseCache:
         self._entries: dict[Key, CachedValue[Any]] = {}
 
     async def get(
-        self, key: Key, work: Callable[[], Any], fresh_s: float = CACHE_TTL_S
+        self,
+        key: Key,
+        work: Callable[[], Any],
+        fresh_s: float = CACHE_TTL_S,
+        *,
+        is_exact: bool = False,
     ) -> tuple[Any, float]:
         """Return what `work` returns, or returned a moment ago, and 0.
 
         If it takes long, an older answer and its age in seconds. `key`: the question, its pipeline,
-        and what else it depends on. Raises what `work` raises, StillComputing.
+        and what else it depends on. `is_exact`: none is older than `fresh_s`, however long it took.
+        Raises what `work` raises, StillComputing.
         """
         cached = self._entry(key)
         state = cached.state
         ttl_s = max(fresh_s, _WORTH * state.took_s) - state.took_s  # it ages from when it was begun
+        if is_exact:
+            ttl_s = fresh_s
         state = cached.refresh(work, ttl_s if state.error is None else 0.0)
         future = state.running
         if future is None:
             return state.result(), 0.0
-        is_shown = bool(state.updated_ms) and time.monotonic() - state.computed_at_s <= _STALE_TTL_S
+        age_s = time.monotonic() - state.computed_at_s
+        is_shown = bool(state.updated_ms) and age_s <= _STALE_TTL_S and not is_exact
         try:
             waited = asyncio.shield(asyncio.wrap_future(future))
             return (
@@ -128,8 +138,23 @@ async def answer(
     304 if the browser has it; 503 with what does not answer, and a hint. `keep`: whether the
     browser may keep it on disk.
     """
+    return await _respond(request, response_cache.get(key, work, fresh_s), keep=keep)
+
+
+async def exact_answer(request: Request, key: Key, work: Callable[[], Any]) -> Response:
+    """Return the document that `work` makes now, as `answer`; no browser keeps it on disk.
+
+    It is for what people look at again right after they changed something.
+    """
+    found = response_cache.get(key, work, CACHE_TTL_S, is_exact=True)
+    return await _respond(request, found, keep=False)
+
+
+async def _respond(
+    request: Request, asked: Awaitable[tuple[Any, float]], *, keep: bool
+) -> Response:
     try:
-        document, age_s = await response_cache.get(key, work, fresh_s)
+        document, age_s = await asked
     except StillComputing:
         return accepted()
     except Exception as error:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeGuard
 
-from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi import APIRouter, Depends, HTTPException, Query, Request, Response, status
+from starlette.concurrency import run_in_threadpool
 
 from sluice.etl.history.tables import DownstreamTables, TableCatalog, TableSelection
 from sluice.etl.settings.pipelines import NamedPipeline
-from sluice.pages.caller import PipelineParam
+from sluice.pages.actions import ActionRequest, Outcome, perform
+from sluice.pages.caller import ActionBody, CallerParam, PipelineParam
 from sluice.pages.response_cache import (
     StillComputing,
     accepted,
@@ -30,8 +32,9 @@ __all__ = ["router"]
 router = APIRouter()
 
 _CACHE_TTL_S = 4.0
+_MAX_COMPARED, _MAX_NAME = 1000, 1000
 
-Name = Annotated[str, Query(max_length=1000)]
+Name = Annotated[str, Query(max_length=_MAX_NAME)]
 Ts = Annotated[str, Query(pattern=r"^\d{0,19}$")]
 Sort = Literal["name", "rows", "bytes", "changes", "recent", "changed", "verified", "differences"]
 
@@ -92,4 +95,26 @@ async def history(
     key = ("table history", pipeline, name, until)
     return await answer(
         request, key, lambda: history_document(pipeline, name, until), 30.0 if until else 5.0
+    )
+
+
+@router.post("/verify")
+async def verify(pipeline: PipelineParam, caller: CallerParam, order: ActionBody) -> Response:
+    """Have tables (globs) compared with the upstream, by a run of the DAG `verify`."""
+    globs = order.get("tables")
+    if not _are_globs(globs):
+        raise HTTPException(
+            status.HTTP_422_UNPROCESSABLE_CONTENT,
+            f"tables: a list of 1 to {_MAX_COMPARED} names is needed",
+        )
+    action = ActionRequest(caller, pipeline, "verify", "verify", ", ".join(globs))
+    outcome = Outcome("The comparison begins", pipeline.dag_id("verify"), {"tables": globs})
+    return await run_in_threadpool(perform, action, lambda: outcome)
+
+
+def _are_globs(found: object) -> TypeGuard[list[str]]:
+    return (
+        isinstance(found, list)
+        and 0 < len(found) <= _MAX_COMPARED
+        and all(isinstance(glob, str) and 0 < len(glob) <= _MAX_NAME for glob in found)
     )

@@ -5,6 +5,7 @@ A transaction's rows; what one can do.
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 from urllib.parse import quote
@@ -19,12 +20,13 @@ from sluice.pages.caller import ActionBody, CallerParam, PipelineParam, Settings
 from sluice.pages.past_transactions import (
     TransactionKey,
     found_document,
+    incidents_document,
     state_document,
     transaction_document,
     undo_document,
     undo_range_document,
 )
-from sluice.pages.response_cache import answer
+from sluice.pages.response_cache import answer, exact_answer
 from sluice.pages.table_list import history_log_of
 
 __all__ = ["router"]
@@ -32,6 +34,8 @@ __all__ = ["router"]
 router = APIRouter()
 
 PAGE_SIZE = 50
+_COMMA = re.compile(r",(?![^\[]*\])")
+"""Between globs; one inside of brackets is of a table's name."""
 _MAX_TS = 1 << 62
 _MAX_REASON_CHARS = 1000
 
@@ -54,7 +58,8 @@ def _span(pipeline: PipelineParam, since: Moment = "", until: Moment = "") -> tu
 def _about(
     table: Text = "", where: Text = "", key: Text = "", kind: Kind | Literal[""] = ""
 ) -> find.SearchQuery:
-    globs, kinds = tuple(filter(None, [table])), tuple(filter(None, [kind]))
+    globs = tuple(filter(None, (glob.strip() for glob in _COMMA.split(table))))
+    kinds = tuple(filter(None, [kind]))
     return find.SearchQuery(0, _MAX_TS, globs, kinds, where, "newest", PAGE_SIZE, key)
 
 
@@ -114,6 +119,19 @@ async def transactions(
     )
 
 
+@router.get("/incidents")
+async def incidents(
+    request: Request,
+    pipeline: PipelineParam,
+    query: Annotated[find.SearchQuery, Depends(_query)],
+    rows: Rows,
+) -> Response:
+    """Return what stands out among the changes, as far back as a person waits for."""
+    del rows  # a search by values needs the right
+    key = ("incidents", pipeline, query)
+    return await exact_answer(request, key, lambda: incidents_document(pipeline, query))
+
+
 def _key(commit: str) -> TransactionKey:
     commit_ts, _, start_ts = commit.partition("-")
     return int(commit_ts), int(start_ts or 0)
@@ -140,7 +158,7 @@ async def undo_range(
 ) -> Response:
     """Return what takes the row changes of a range back as one, tried on the replica."""
     key = ("undo of a range", pipeline, query)
-    return await answer(request, key, lambda: undo_range_document(pipeline, query), 5.0, keep=False)
+    return await exact_answer(request, key, lambda: undo_range_document(pipeline, query))
 
 
 @router.get("/transactions/{commit_ts}", dependencies=_reads_rows("read"))
@@ -177,9 +195,7 @@ async def state(
 async def undo(request: Request, commit_ts: Commit, pipeline: PipelineParam) -> Response:
     """Return the SQL that takes a transaction back, tried on the replica."""
     key = ("undo", pipeline, commit_ts)
-    return await answer(
-        request, key, lambda: undo_document(pipeline, _key(commit_ts)), 5.0, keep=False
-    )
+    return await exact_answer(request, key, lambda: undo_document(pipeline, _key(commit_ts)))
 
 
 @router.get("/transactions/{commit_ts}/value", dependencies=_reads_rows("read-value"))

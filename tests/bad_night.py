@@ -1,6 +1,7 @@
 """A pipeline an hour after somebody deleted rows of three tables in batches, and a terminal."""
 
 import contextlib
+import itertools
 import os
 import pty
 import re
@@ -41,8 +42,11 @@ password-env = "{0.password_env}"
 
 
 @contextlib.contextmanager
-def bad_night(mariadb, tmp_path):
-    """A pipeline an hour after the accident; one database stands for TiDB and the replica."""
+def bad_night(mariadb, tmp_path, *, application=False):
+    """A pipeline an hour after the accident; one database stands for TiDB and the replica.
+
+    `application`: one inserts and deletes single rows of a table, before, meanwhile and after.
+    """
     story = Story(mariadb, tmp_path)
     story._ts = tso.compose(time.time_ns() // 1_000_000 - 3_600_000)
     made = []
@@ -55,16 +59,33 @@ def bad_night(mariadb, tmp_path):
         made.append((one, rows))
     story.apply()
     before = state(mariadb, TABLES)
+    last, _ = made[0]
+    rows_of_application = ({"id": n, "owner": "app"} for n in itertools.count(5_000))
+    for _ in range(12 * application):
+        story._ts += tso.span(60_000)
+        _work(story, last, rows_of_application)
     for one, rows in made:
         for at in range(0, ROWS, BATCH):
             batch = rows[at : at + BATCH]
             story.changes(*((one, DELETE, encode_delete(one, row)) for row in batch))
-    last, _ = made[0]  # and life goes on
+            if application:
+                _work(story, last, rows_of_application)
+    # and life goes on
+    for _ in range(12 * application):
+        story._ts += tso.span(60_000)
+        _work(story, last, rows_of_application)
     story.changes((last, INSERT, encode_insert(last, {"id": 1000, "owner": "new"})))
     story.apply()
     config = tmp_path / "sluice.toml"
     config.write_text(CONFIG.format(mariadb.downstream, story.url))
     yield SimpleNamespace(config=config, before=before, state=lambda: state(mariadb, TABLES))
+
+
+def _work(story, one, rows):
+    """Insert two rows, and delete one of them."""
+    stays, goes = next(rows), next(rows)
+    story.changes(*((one, INSERT, encode_insert(one, row)) for row in (stays, goes)))
+    story.changes((one, DELETE, encode_delete(one, goes)))
 
 
 class Terminal:

@@ -3,7 +3,7 @@
 import { h } from "./dom.js";
 import { count, many, tsoMs } from "./format.js";
 import { button, card, copyable, empty, figure, when } from "./parts.js";
-import { link } from "./tables.js";
+import { compares, link } from "./tables.js";
 import { marked, name, plain } from "./values.js";
 
 const MOST_SHOWN = 100;
@@ -86,6 +86,7 @@ function groupRow(one, by, around, counts) {
 // Taking a range back
 
 let seen = null;
+let looking = false; // again, while the answer before it is shown
 
 export async function loadUndo(around) {
   const wanted = { ...shared(around), since: around.query.get("since") ?? "", until: around.query.get("until") ?? "" };
@@ -98,35 +99,43 @@ export async function loadUndo(around) {
     state.error = { message: error.message, hint: error.hint };
   }
   seen = state;
+  looking = false;
   return state;
 }
 
 export function drawUndo({ wanted, document: found, error }, around, { outcome, sql }) {
+  const isBack = found?.dry_run?.rows > 0 && found.dry_run.back === found.dry_run.rows;
   const leaves = found?.dry_run?.count > 0 ? "--leave-conflicts " : "";
   const back = { ...wanted, group: "minute,table", sort: "size" };
   return [
-    h("div", { class: "head", id: "title" }, h("div", {}, h("p", { class: "crumb" }, h("a", { href: link(around, back) }, "Transactions")), h("h1", {}, "Take row changes back")), button("Look again", () => ((seen = null), around.lookAgain()))),
+    h("div", { class: "head", id: "title" }, h("div", {}, h("p", { class: "crumb" }, h("a", { href: link(around, back) }, "Transactions")), h("h1", {}, "Take row changes back")), h("div", { class: "row" }, button(looking ? "Looking …" : "Look again", () => ((seen = null), (looking = true), around.redraw(), around.lookAgain()), { disabled: looking }), compares(names(wanted, found), "Compare both sides", around, isBack ? "main" : ""))),
     card(
       { id: "range", class: "stack" },
-      h("p", {}, described(wanted), " Nothing is written here. You run a command, or the SQL, against TiDB; the downstream follows by replication."),
-      ["--dry-run", "--apply"].map((last) => h("p", {}, copyable(command(wanted, around, leaves + last), around))),
-      h("p", { class: "quiet" }, "The first looks once more, the second runs it in TiDB in one transaction, which commits only if no row was changed since. Then look again here, and ", around.dag("verify", "compare both sides"), ".", leaves && " Rows that were changed already, listed below, stay as they are."),
+      h("p", {}, described(wanted), !isBack && " Nothing is written here. You run a command, or the SQL, against TiDB; the downstream follows by replication."),
+      !isBack && ["--dry-run", "--apply"].map((last) => h("p", {}, copyable(command(wanted, around, leaves + last), around))),
+      !isBack && h("p", { class: "quiet" }, "The first looks once more, the second runs it in TiDB in one transaction, which commits only if no row was changed since. Then look again here, and compare both sides.", leaves && " Rows that were changed already, listed below, stay as they are."),
     ),
     error && h("section", { class: "held bad", id: "refused", role: "alert" }, h("p", {}, plain(error.message)), error.hint && h("p", {}, "Hint: ", marked(error.hint))),
     found && result(found, around, { outcome, sql }),
   ];
 }
 
+// `verify` takes the same globs; without any, the tables that have rows to take back.
+const names = ({ table }, found) => (table ? globs(table) : [...new Set((found?.preview ?? []).map((row) => row.table))]);
+
+// A comma inside of brackets is of a table's name.
+const globs = (text) => text.split(/,(?![^[]*\])/).map((each) => each.trim()).filter(Boolean);
+
 function described({ since, until, table, kind, where, min_rows }) {
   const kinds = { insert: "Inserts", update: "Updates", delete: "Deletes" };
-  return [`${kinds[kind] ?? "Row changes"} of `, table ? name(table) : "all tables", where && [" where ", h("code", {}, plain(where))], min_rows > 1 && ` in transactions with at least ${count(Number(min_rows))} of them`, " after ", spoken(since), " through ", until ? spoken(until) : "now", "."];
+  return [`${kinds[kind] ?? "Row changes"} of `, table ? globs(table).map((each, i) => [i > 0 && ", ", name(each)]) : "all tables", where && [" where ", h("code", {}, plain(where))], min_rows > 1 && ` in transactions with at least ${count(Number(min_rows))} of them`, " after ", spoken(since), " through ", until ? spoken(until) : "now", "."];
 }
 
 const spoken = (text) => (/^\d{15,19}$/.test(text) ? when(tsoMs(text)) : /^before:\d{15,19}$/.test(text) ? ["the moment before ", when(tsoMs(text.slice(7)))] : text);
 
 function command({ since, until, table, kind, where, min_rows }, around, last) {
   const option = (flag, value) => (value ? ` ${flag} ${quoted(value)}` : "");
-  return `sluice undo${option("--pipeline", around.pipeline)}${option("--since", since)}${option("--until", until)}${option("--table", table)}${option("--kind", kind)}${option("--where", where)}${option("--min-rows", min_rows)} ${last}`;
+  return `sluice undo${option("--pipeline", around.pipeline)}${option("--since", since)}${option("--until", until)}${globs(table ?? "").map((each) => option("--table", each)).join("")}${option("--kind", kind)}${option("--where", where)}${option("--min-rows", min_rows)} ${last}`;
 }
 
 const quoted = (text) => (/^[\w.:@/+-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`);

@@ -14,6 +14,13 @@ const SURE = {
 const WORDS = { pause: "Pause", resume: "Resume", cancel: "Cancel" };
 
 export async function load(around) {
+  const run = around.query.get("run");
+  if (run) {
+    const begun = (await around.ask("jobs")).jobs.find((job) => job.run?.id === run);
+    if (!begun) return { run };
+    around.setQuery("job", begun.id);
+    around.setQuery("run", "");
+  }
   const one = around.query.get("job");
   if (one) {
     if (!opened.has(one)) opened.set(one, "");
@@ -32,7 +39,8 @@ async function detail(id, around) {
   }
 }
 
-export function draw({ jobs, more, actions, details, one, past }, around) {
+export function draw({ jobs, more, actions, details, one, past, run }, around) {
+  if (run) return begins(run, around);
   if (one) return drawOne(one, past, around);
   const open = jobs.filter((job) => !["done", "cancelled"].includes(job.state));
   const over = jobs.filter((job) => ["done", "cancelled"].includes(job.state));
@@ -58,11 +66,24 @@ function drawOne({ job, asked: wanted, result, tables: found, more, error }, pas
       h("div", {}, h("p", { class: "crumb" }, h("a", { href: link(around, {}) }, "Jobs")), h("div", { class: "row" }, h("h1", {}, job.id), pill(job.state), h("span", { class: "quiet" }, job.touches))),
       h("div", { class: "row" }, orders(job, around)),
     ),
+    outcome(job),
     card({ id: `job-${job.id}`, class: "job" }, standing(job, around)),
     timeLine(past, { width: around.width() - 42, now: Date.now(), isOver }),
     card({ id: "asked" }, values("Asked for", wanted), result && values("Result", result), tables(job, { tables: found, more }, around)),
   ];
 }
+
+// A run of verify was ordered, and has not written down its job yet.
+function begins(run, around) {
+  const paused = around.dags.verify?.paused;
+  return [
+    h("div", { class: "head", id: "title" }, h("h1", {}, "Jobs")),
+    h("section", { class: `held ${paused ? "warn" : ""}`, id: "begins", role: "status" }, h("p", {}, paused ? "The DAG is paused in Airflow, so the run waits until it isn't: " : "Airflow starts the comparison, which takes some seconds: ", around.dag("verify", "its run in Airflow", { path: `/runs/${encodeURIComponent(run)}` }), ".")),
+  ];
+}
+
+// What a verification found.
+const outcome = (job) => job.outcome && h("section", { class: `held ${job.outcome.endsWith("not equal") ? "bad" : "good"}`, id: "outcome" }, h("p", {}, h("strong", {}, `${job.outcome}.`)));
 
 const standing = (job, around) => [
   bar(job),

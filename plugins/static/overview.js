@@ -3,6 +3,7 @@
 import { lineChart } from "./chart.js";
 import { h } from "./dom.js";
 import { ago, clock, count, many, rate, span, tsoMs } from "./format.js";
+import { searched } from "./incidents.js";
 import { button, card, figure, pill, when } from "./parts.js";
 import { picture } from "./picture.js";
 import { link } from "./tables.js";
@@ -67,6 +68,7 @@ function actions(now, around) {
     "div",
     { class: "row" },
     replicate?.there && replicate.paused && h("span", { class: "state warn" }, `the DAG ${replicate.id} is paused`),
+    h("a", { class: "button", id: "find-accident", href: searched(around), title: "Deletes and updates of the last 24 hours that stand out, and what takes them back" }, "Find an accident"),
     around.dag("replicate", "Runs in Airflow", { kindOfLink: "button" }),
     operate?.may &&
       (paused

@@ -78,15 +78,15 @@ async function readJson(answer) {
   return document;
 }
 
-/** POST an order; what came of it is said in a note. True if it was done. */
+/** POST an order; what came of it is said in a note. False if it was refused; the id of the run that it began, if any. */
 async function order(path, body) {
   try {
     const document = await post(address(path), body, { "X-Sluice": "1" });
-    const run = document.run ? ` (${await trigger(document.run)})` : "";
-    note(`${document.message ?? "Done."}${run}`, "good");
+    const run = document.run ? await trigger(document.run) : "";
+    note(`${document.message ?? "Done."}${run && ` (${run})`}`, "good");
     tags.clear();
     lookAgain();
-    return true;
+    return run || true;
   } catch (error) {
     note(error.hint ? `${error.message} Hint: ${error.hint}` : error.message, "bad");
     return false;

@@ -172,6 +172,15 @@ function verdict({ verified, differs }) {
   return h("div", { class: "verdict" }, h("span", { class: `state ${differs ? "bad" : "good"}`, title: HOW[verified.how] ?? verified.how }, text), h("span", { class: "quiet small" }, when(verified.at_ms, ago(verified.at_ms))));
 }
 
+/** A button that has tables compared, and leads to how far that is. */
+export function compares(tables, text, around, kind = "") {
+  if (!around.dags.verify?.there || !around.dags.verify.may) return around.dag("verify", text, { kindOfLink: "button" });
+  return button(text, async () => {
+    const run = await around.order("verify", { tables });
+    if (run) location.assign(link(around, { run }, "jobs"));
+  }, { kind });
+}
+
 export function link(around, values, page = "") {
   const found = new URLSearchParams(Object.entries(values).filter(([, value]) => value));
   if (around.pipeline) found.set("pipeline", around.pipeline);
@@ -198,7 +207,7 @@ function drawOne(found, table, around) {
       "div",
       { class: "head", id: "title" },
       h("div", {}, h("p", { class: "crumb" }, h("a", { href: link(around, {}), onclick: (event) => (event.preventDefault(), around.setQuery("table", ""), around.lookAgain()) }, "Tables")), h("h1", {}, name(table))),
-      h("div", { class: "row" }, h("a", { class: "button", href: link(around, { table }, "transactions") }, "Its transactions"), around.dag("verify", "Compare it", { kindOfLink: "button" })),
+      h("div", { class: "row" }, h("a", { class: "button", href: link(around, { table }, "transactions") }, "Its transactions"), compares([table], "Compare it", around)),
     ),
     unanswered(found.errors, around),
     known ? facts(known) : h("p", { class: "quiet", id: "nothing" }, "Nothing was applied to a table of this name, and none was compared."),

@@ -3,6 +3,7 @@
 import { h } from "./dom.js";
 import { count, many, momentParts, size, span, tsoMs } from "./format.js";
 import { addGroups, drawGroups, drawUndo, loadUndo, newGroups } from "./groups.js";
+import { drawIncidents, forget, loadIncidents, searched } from "./incidents.js";
 import { asked, zoneName } from "./moments.js";
 import { button, card, copy, copyable, empty, figure, when } from "./parts.js";
 import { link } from "./tables.js";
@@ -15,7 +16,7 @@ const FIELDS = ["table", "key", "where", "kind", "min_rows", "since", "until", "
 const MOMENTS = new Set(["since", "until"]);
 const CHOICES = {
   kind: [["", "Everything"], ["insert", "Inserts"], ["update", "Updates"], ["delete", "Deletes"], ["ddl", "DDL"], ["drop", "DDL, rows gone"]],
-  group: [["", "Not at all"], ["minute", "By minute"], ["table", "By table"], ["shape", "By what they do"], ["minute,table", "Minute, table"]],
+  group: [["", "Not at all"], ["unusual", "Stands out"], ["minute", "By minute"], ["table", "By table"], ["shape", "By what they do"], ["minute,table", "Minute, table"]],
   sort: [["", "The newest"], ["size", "Most rows"]],
 };
 let found = null;
@@ -37,6 +38,12 @@ async function loadList(around) {
   const key = JSON.stringify(wanted);
   if (found?.key !== key) found = { key, wanted, entries: [], groups: newGroups(), large: [], through: "", top: "", complete: false, windows: 0, unknown: [], unknownTable: "", problem: "", hint: "", most: PAGE, stopped: false };
   const state = found;
+  if (wanted.group === "unusual") {
+    state.unusual = loadIncidents(around);
+    everyMs = 60_000;
+    searching = !state.unusual;
+    return { list: state };
+  }
   if (looks(state)) await lookBack(around, state);
   else if (state.top && !wanted.until && !isWhole(state)) await lookAhead(around, state);
   everyMs = looks(state) ? 0 : 4000;
@@ -81,11 +88,11 @@ function drawList(list, around) {
     list.problem && h("section", { class: "held bad", id: "problem" }, h("p", {}, h("strong", {}, "It can't be looked further back: "), plain(list.problem)), list.hint && h("p", {}, "Hint: ", marked(list.hint))),
     list.unknown.length > 0 && h("section", { class: "held warn", id: "unknown" }, h("p", {}, "No table that was looked at so far has a column ", list.unknown.map((column, i) => [i > 0 && " or ", name(column)]), ".")),
     list.unknownTable && !list.entries.length && h("section", { class: "held warn", id: "unknown-table" }, h("p", {}, plain(list.unknownTable))),
-    searching ? card({ id: "list", class: "flush" }, h("p", { class: "strip quiet", role: "status" }, "Looking …")) : card({ id: "list", class: "flush" }, list.wanted.group ? drawGroups(list.groups, around, counts, list.complete) : entries(list, around), foot(list, around)),
+    list.unusual && !searching ? drawIncidents(list.unusual, around) : searching ? card({ id: "list", class: "flush" }, h("p", { class: "strip quiet", role: "status" }, "Looking …")) : card({ id: "list", class: "flush" }, list.wanted.group ? drawGroups(list.groups, around, counts, list.complete) : entries(list, around), foot(list, around)),
   ];
 }
 
-const form = (around) => h("div", { class: "row" }, around.dag("operate", "Skip, replace, pause", { kindOfLink: "button" }));
+const form = (around) => h("div", { class: "row" }, h("a", { class: "button main", id: "find-accident", href: searched(around), title: "Deletes and updates of the last 24 hours that stand out, and what takes them back" }, "Find an accident"), around.dag("operate", "Skip, replace, pause", { kindOfLink: "button" }));
 
 function search(around) {
   const field = (id, text, props = {}) => h("label", { class: `field ${props.kind ?? ""}` }, h("span", {}, text), h("input", { id, name: id, value: around.query.get(id) ?? "", autocomplete: "off", spellcheck: "false", ...props }));
@@ -111,6 +118,7 @@ function submit(event, around) {
   const values = new FormData(event.currentTarget);
   for (const id of FIELDS) around.setQuery(id, MOMENTS.has(id) ? asked(String(values.get(id))) : String(values.get(id)).trim());
   found = null;
+  forget();
   searching = true;
   around.redraw();
   around.lookAgain();
@@ -121,6 +129,7 @@ function clear(around) {
   document.getElementById("search").reset();
   for (const id of FIELDS) document.getElementById(id).value = "";
   found = null;
+  forget();
   searching = true;
   around.redraw();
   around.lookAgain();

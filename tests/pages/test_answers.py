@@ -73,6 +73,28 @@ def test_twenty_who_ask_at_a_time_have_it_worked_out_once():
     assert len(calls) == 1
 
 
+def test_an_answer_before_a_change_is_not_given_where_it_may_not_be_old(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr("sluice.pages.response_cache._FIRST_WAIT_TIMEOUT_S", 0.05)
+    answers, go = ResponseCache(), threading.Event()
+    key = "undo", "shop"
+
+    async def ask():
+        before = await answers.get(key, lambda: "conflicts", 0.0, is_exact=True)
+
+        def slow():
+            go.wait()
+            return "as they were"
+
+        with pytest.raises(StillComputing):
+            await answers.get(key, slow, 0.0, is_exact=True)
+        go.set()
+        return before, await _patiently(lambda: answers.get(key, slow, 0.2, is_exact=True))
+
+    assert asyncio.run(ask()) == (("conflicts", 0.0), ("as they were", 0.0))
+
+
 def test_what_takes_long_is_said_to_be_looked_for_and_the_answer_before_it_is_given_later():
     answers, go = ResponseCache(), threading.Event()
 

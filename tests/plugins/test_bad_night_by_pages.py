@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Locator, Page, expect, sync_playwright
 
-from tests.bad_night import TABLES, Terminal, bad_night, is_repaired
+from tests.bad_night import ROWS, TABLES, Terminal, bad_night
 from tests.plugins.api_server import Server, api_server
 from tests.plugins.drawing import ARGUMENTS
 
@@ -26,7 +26,7 @@ PATIENCE_MS = 120_000
 
 @pytest.fixture
 def night(mariadb: Any, tmp_path: Path) -> Iterator[SimpleNamespace]:
-    with bad_night(mariadb, tmp_path) as night:
+    with bad_night(mariadb, tmp_path, application=True) as night:
         yield night
 
 
@@ -82,44 +82,38 @@ class Hands:
         place.fill(text)
 
 
-def test_by_pages_eleven_clicks_two_words_and_two_commands_to_paste(
-    night: SimpleNamespace, tab: Page
-) -> None:
+def test_by_pages_four_clicks_and_a_command_to_paste(night: SimpleNamespace, tab: Page) -> None:
     expect.set_options(timeout=PATIENCE_MS)
     assert night.state() != night.before
     hands = Hands()
-    hands.click(tab.locator("nav").get_by_role("link", name="Transactions"))
-    search = tab.locator("#search")
-    hands.type(search.locator("#table"), "d.*")
-    hands.type(search.locator("#since"), "2h")
-    hands.choose(search.locator("#kind"), "Deletes")
-    hands.choose(search.locator("#group"), "By table")
-    hands.choose(search.locator("#sort"), "Most rows")
-    hands.click(search.get_by_role("button", name="Search"))
-    groups = tab.locator("#groups tbody tr")
-    expect(groups).to_have_count(len(TABLES))
+    hands.click(tab.get_by_role("link", name="Find an accident"))
+    worst = tab.locator(".incident").first
+    expect(worst.locator("h2")).to_have_text("180 rows deleted in 3 tables")
     for name in TABLES:
-        expect(groups.filter(has_text=name)).to_contain_text("−60")
-    hands.click(tab.get_by_role("link", name="Take all 3 groups back as one …"))
+        expect(worst.locator(".bursts li").filter(has_text=name)).to_contain_text("−60")
+    ledger = worst.locator(".bursts li").filter(has_text="d.ledger")
+    expect(ledger).to_contain_text("9 transactions of 4 to 7 rows. No other delete of this table")
+    account = worst.locator(".bursts li").filter(has_text="d.account")
+    expect(account).to_contain_text("51 other transactions, of at most 1 row: 28 of them in the")
+    hands.click(worst.get_by_role("link", name="Take all back …"))
     expect(tab.locator("h1")).to_have_text("Take row changes back")
     facts = tab.locator("#facts")
     expect(facts).to_contain_text("Row changes180")
     expect(facts).to_contain_text("Conflicts0")
     expect(tab.locator("#preview li.come").first).to_contain_text("owner")
-    hands.click(tab.locator("#range button", has_text="--dry-run"))
+    hands.click(tab.locator("#range button", has_text="--apply"))
     expect(tab.locator("#notes")).to_contain_text("Copied.")
     with contextlib.closing(Terminal(night.config)) as terminal:
         said, code = terminal.type(_copied(tab))
-        assert code == 0 and "180 rows looked at" in said and "no conflicts" in said
-        assert night.state() != night.before
-        hands.click(tab.locator("#range button", has_text="--apply"))
-        tab.wait_for_function(
-            "async () => (await navigator.clipboard.readText()).endsWith('--apply')"
-        )
-        said, code = terminal.type(_copied(tab))
         assert code == 0 and "180 rows are what they were" in said
-    is_repaired(night, TABLES)
-    assert (hands.clicks, hands.typed) == (11, 2)
+    hands.click(tab.get_by_role("button", name="Look again"))
+    expect(tab.locator("#is-back")).to_contain_text("All 180 rows are as they were")
+    expect(tab.locator("#range")).not_to_contain_text("sluice undo")
+    now = night.state()
+    assert all(night.before[name] == now[name] for name in ("d.ledger", "d.visit"))
+    assert night.before["d.account"] <= now["d.account"]
+    assert now["d.account"].total() == ROWS + 1 + 51, "what the application did stays"
+    assert (hands.clicks, hands.typed) == (4, 0)
 
 
 def _copied(tab: Page) -> str:

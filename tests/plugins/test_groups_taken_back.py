@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.plugins.drawing import Open, chromium
+from tests.plugins.drawing import CONTEXT, Open, chromium
 from tests.plugins.test_local_times import AT_MS
 
 FIRST, LAST = AT_MS << 18, (AT_MS + 60_000) << 18
@@ -63,6 +64,45 @@ def test_more_than_was_found_is_not_offered_to_be_taken_back(look: Open, query: 
     expect(tab.get_by_role("link", name="Show them")).to_have_count(2)
     for name in ("Take back", "back as one"):
         expect(tab.get_by_role("link", name=name)).to_have_count(0)
+
+
+def undone(rows: int, back: int, *tables: str) -> dict[str, Any]:
+    tried = {"checkpoint": str(LAST), "rows": rows, "count": back, "back": back}
+    preview = [{"table": name, "effect": "inserts", "now": "", "then": "id=1"} for name in tables]
+    return {
+        "preview": preview, "sql": "", "cut": False, "problem": "", "transactions": 9,
+        "others": [], "partial": 0, "first_ts": str(FIRST), "last_ts": str(LAST), "notes": [],
+        "dry_run": tried | {"unchecked": [], "conflicts": []},
+    }  # fmt: skip
+
+
+def test_several_tables_are_an_option_each_and_a_comma_in_brackets_is_a_names(look: Open) -> None:
+    found = undone(60, 0, "d.cart", "d.a,b")
+    tab = look(f"transactions?undo=1&since=before:{FIRST}&table=d.cart,d.a[,]b", {"undo": found})
+    expect(tab.locator("#range")).to_contain_text("--table d.cart --table 'd.a[,]b' --dry-run")
+    expect(tab.locator("#range p").first).to_contain_text("of d.cart, d.a[,]b after")
+
+
+def test_once_all_rows_are_back_no_command_is_offered_but_both_sides_are_compared(
+    look: Open,
+) -> None:
+    ordered: list[Any] = []
+    dag = {"id": "sluice_verify", "may": True}
+
+    def answer(path: str, order: Any) -> tuple[int, bytes]:
+        if path.startswith("context?") or path == "context":
+            return 200, json.dumps(CONTEXT | {"dags": {"verify": dag}, "problems": []}).encode()
+        if order is not None:
+            ordered.append((path, order))
+            return 409, json.dumps({"error": "no run can begin"}).encode()
+        return 200, json.dumps(undone(60, 60, "d.cart", "d.item")).encode()
+
+    tab = look(f"transactions?undo=1&since=before:{FIRST}", answer, refused=True)
+    expect(tab.locator("#is-back")).to_contain_text("All 60 rows are as they were")
+    expect(tab.locator("#range button")).to_have_count(0)
+    tab.get_by_role("button", name="Compare both sides").click()
+    expect(tab.locator("#notes")).to_contain_text("no run can begin")
+    assert ordered == [("verify?", {"tables": ["d.cart", "d.item"]})]
 
 
 def test_the_commands_leave_rows_that_the_dry_run_found_changed_since(look: Open) -> None:

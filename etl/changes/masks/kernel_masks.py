@@ -10,7 +10,6 @@ from sluice.etl.changes.masks.date_shift import shift_of
 from sluice.etl.changes.masks.kernel.plain import Spec
 from sluice.etl.changes.masks.mask import KEYED_KINDS, Mask, constant_value
 from sluice.etl.changes.masks.mask_key import mask_key
-from sluice.etl.changes.masks.mask_number import INT_BITS
 from sluice.etl.changes.masks.mask_text import hash_width
 from sluice.tidb.codec.column_value import to_datum
 from sluice.tidb.codec.datum import NIL
@@ -27,8 +26,7 @@ _KINDS = {
     "shift-days": kernel.SHIFT,
 }
 _TIMESTAMP, _UNSIGNED = 1, 2
-"""What SHIFT has in place of digits: the column's type, and that of the column of persons. NUMBER
-has the type of its own."""
+"""What SHIFT has in place of digits: the column's type, and that of the column of persons."""
 
 
 _MAX_INT = 2**31 - 1
@@ -50,9 +48,6 @@ def kernel_mask(column: Column, slot: int = 0, by: Column | None = None, by_slot
         detail = mask_key(mask.key)
     argument = int(mask.argument) if mask.kind == "partial" else min(column.flen, _MAX_INT)
     width = hash_width(column) if column.kind == "text" else 0
-    if mask.kind == "digits" and column.kind == "int":
-        unsigned = _UNSIGNED * column.unsigned
-        return slot, kernel.NUMBER, INT_BITS[column.tp], unsigned, by_slot, detail
     if mask.kind == "shift-days":
         most = int(mask.argument)
         argument = shift_of(mask.key, most, None) if by is None else most

@@ -363,8 +363,8 @@ class ScopedDdl(DdlJob, StepDetail):
     moved_sources: tuple[MovedSource, ...] = ()
     renamed_for_source: tuple[tuple[str, str], ...] = ()
     """(New, old) names of columns that one source of a merged table renames, and others may not."""
-    shapes: bool = False
-    """Whether rules mask or rename columns of its tables, before or after it."""
+    masks: bool = False
+    """Whether rules mask columns of its tables, before or after it."""
 
     @classmethod
     def from_job(cls, job: DdlJob, **more: Any) -> Self:
@@ -390,8 +390,8 @@ class ScopedDdl(DdlJob, StepDetail):
             document["moved_sources"] = [moved.to_json() for moved in self.moved_sources]
         if self.renamed_for_source:
             document["renamed_for_source"] = [list(names) for names in self.renamed_for_source]
-        if self.shapes:
-            document["shapes"] = True
+        if self.masks:
+            document["masks"] = True
         if self.kept:
             document["kept"] = [rows.to_json() for rows in self.kept]
         return document
@@ -415,7 +415,7 @@ class ScopedDdl(DdlJob, StepDetail):
             renamed_for_source=tuple(
                 (str(new), str(old)) for new, old in document.get("renamed_for_source") or ()
             ),
-            shapes=bool(document.get("shapes")),
+            masks=bool(document.get("masks")),
         )
 
 

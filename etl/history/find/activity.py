@@ -133,7 +133,10 @@ def recent_activity(
             raise
         found.problem, found.hint = str(error), getattr(error, "hint", "")
     found.large, found.complete = look.done.large, look.done.complete
-    found.through = max(query.since, past.first) if found.complete else look.done.through
+    found.through = look.done.through
+    if found.complete:  # a pipeline's first window may reach back to before all changes
+        cells = (cell.first_ts for series in found.series.values() for cell in series.values())
+        found.through = max(query.since, past.first, min(cells, default=1) - 1)
     return found
 
 

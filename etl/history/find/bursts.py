@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from sluice.etl.history.find.activity import Activity, Cell, Series
 from sluice.tidb import tso
@@ -75,6 +75,8 @@ class Incident:
     last_ts: int
     min_rows: int
     bursts: tuple[Burst, ...]
+    back_ts: int = 0
+    """When as many rows were inserted into each of the tables after deletes; 0: never."""
 
     @property
     def rows(self) -> int:
@@ -82,7 +84,10 @@ class Incident:
 
 
 def find_incidents(activity: Activity) -> list[Incident]:
-    """Return what stands out: deletes first, then updates, of each kind the most rows first."""
+    """Return what stands out: deletes first, then updates, of each kind the most rows first.
+
+    Deletes whose rows seem to be back come behind the others.
+    """
     minutes = max(1, activity.last // _MINUTE - activity.through // _MINUTE)
     bursts = [
         burst
@@ -90,8 +95,28 @@ def find_incidents(activity: Activity) -> list[Incident]:
         for burst in _bursts(table, kind, series, minutes)
     ]
     found = [_incident(some, activity) for some in _together(bursts)]
-    found.sort(key=lambda each: (_WORST_FIRST[each.kind], -each.rows))
+    inserts = [burst for burst in bursts if burst.kind == "insert"]
+    found = [replace(one, back_ts=_back_ts(one, inserts)) for one in found]
+    found.sort(key=lambda each: (_WORST_FIRST[each.kind], bool(each.back_ts), -each.rows))
     return found[:MAX_INCIDENTS]
+
+
+def _back_ts(incident: Incident, inserts: Sequence[Burst]) -> int:
+    if incident.kind != "delete":
+        return 0
+    times = [
+        min(
+            (
+                each.first_ts
+                for each in inserts
+                if (each.table, each.rows) == (burst.table, burst.rows)
+                and each.first_ts > incident.last_ts
+            ),
+            default=0,
+        )
+        for burst in incident.bursts
+    ]
+    return max(times) if all(times) else 0
 
 
 def _bursts(table: str, kind: str, series: Series, minutes: int) -> list[Burst]:
@@ -112,7 +137,7 @@ def _bursts(table: str, kind: str, series: Series, minutes: int) -> list[Burst]:
                 bursts.append(_burst(table, kind, cells, size))
                 open_ones.append(bursts[-1])
     for burst in bursts:
-        _compare(burst, series)
+        _compare(burst, series, [each for each in bursts if each is not burst])
     return bursts
 
 
@@ -205,10 +230,13 @@ def _take_in(burst: Burst, series: Series, size: int) -> bool:
     return True
 
 
-def _compare(burst: Burst, series: Series) -> None:
+def _compare(burst: Burst, series: Series, bursts: Sequence[Burst]) -> None:
+    """Count what else there is, other bursts left out."""
     for (_, size), cell in series.items():
         overlaps = _overlap(cell, burst)
         if overlaps and size >= burst.lowest:
+            continue
+        if any(size >= each.lowest and _overlap(cell, each) for each in bursts):
             continue
         burst.others += cell.transactions
         burst.others_rows += cell.rows

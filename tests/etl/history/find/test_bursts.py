@@ -144,6 +144,22 @@ def test_deletes_come_before_updates_and_those_before_inserts() -> None:
     assert [one.kind for one in found] == ["delete", "update", "insert"]
 
 
+def test_what_was_taken_back_comes_behind_and_is_no_applications() -> None:
+    first = [*batches(30, "a", DELETE, 900, 900, 77), *batches(30, "b", DELETE, 500)]
+    undone = Transaction(at(40), (("a", INSERT, 1877), ("b", INSERT, 500)))
+    again = batches(90, "a", DELETE, 900, 50)
+    usual = application(random.Random(4))
+    found = find_incidents(counted([*usual, *first, undone, *again]))
+    assert [(one.kind, one.rows) for one in found] == [
+        ("delete", 950),
+        ("delete", 2377),
+        ("insert", 2377),
+    ]
+    assert [one.back_ts for one in found] == [0, at(40), 0]
+    assert not any(burst.is_mixed for one in found for burst in one.bursts)
+    assert max(burst.others_most for one in found for burst in one.bursts) <= 3
+
+
 def test_tables_whose_applications_deletes_are_as_large_are_not_taken_back_as_one() -> None:
     usual = [Transaction(at(minute) + 77, (("b", DELETE, 40),)) for minute in range(180)]
     damage = [*batches(60, "a", DELETE, 30, 30), *batches(60, "b", DELETE, 4000, 4000)]
