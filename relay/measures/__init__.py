@@ -15,7 +15,7 @@ counted twice and no counter goes back, whichever process takes over. What a pro
 added when it was killed isn't counted: ten seconds of it.
 """
 
-from sluice.relay.measures.conflicts import ConflictHistory, LostConflict
+from sluice.relay.measures.conflicts import MAX_CONFLICTS, ConflictHistory, LostConflict
 from sluice.relay.measures.counters import BOUNDS_S, CounterDocument, Durations, TableCount
 from sluice.relay.measures.measures import LAND, CounterStore, CounterTotals, source_of
 from sluice.relay.measures.points import DAY, HOUR, WEEK, LagPoint, LagSeries
@@ -28,6 +28,7 @@ __all__ = [
     "DAY",
     "HOUR",
     "LAND",
+    "MAX_CONFLICTS",
     "WEEK",
     "ConflictHistory",
     "CounterDocument",

@@ -9,11 +9,11 @@ from typing import NamedTuple
 from sluice.relay.log import RelayLog
 from sluice.relay.versioned_document import DocumentFormat, VersionedDocument
 
-__all__ = ["ConflictHistory", "LostConflict"]
+__all__ = ["MAX_CONFLICTS", "ConflictHistory", "LostConflict"]
 
 _FOLDER = "measures/conflicts"
 _MAX_VERSIONS = 4
-_MAX_CONFLICTS = 1_000
+MAX_CONFLICTS = 1_000
 """The oldest go beyond it: the metric counts them all."""
 _MAX_TEXT_CHARS = 500
 _HINT = f"remove the folder `{_FOLDER}` beside the windows: it is written again from then on"
@@ -42,7 +42,7 @@ class ConflictHistory:
     def note(self, lost: Sequence[tuple[int, int, str]]) -> None:
         """Record durably what lost, in the order of LostConflict's fields."""
         new = tuple(LostConflict(ts, local, text[:_MAX_TEXT_CHARS]) for ts, local, text in lost)
-        self._document.change(lambda there: (*there, *new)[-_MAX_CONFLICTS:])
+        self._document.change(lambda there: (*there, *new)[-MAX_CONFLICTS:])
 
     def load(self) -> tuple[LostConflict, ...]:
         """Return what lost, the newest last."""

@@ -12,7 +12,13 @@ from sluice.etl.operate.overview import Overview, latest_sizes, overview
 from sluice.etl.settings import Settings
 from sluice.relay import RelayLog
 from sluice.relay.jobs import FINAL_STATES, Jobs
-from sluice.relay.measures import DAY, CounterStore, RefusalHistory
+from sluice.relay.measures import (
+    DAY,
+    MAX_CONFLICTS,
+    ConflictHistory,
+    CounterStore,
+    RefusalHistory,
+)
 from sluice.relay.notices import Notice, Notices
 from sluice.relay.verification_log import CONTINUOUS, Verifications
 from sluice.tidb import tso
@@ -100,6 +106,7 @@ def _replication(
     errors = sum(step.errors for step in (*landed, *applied))
     yield f"Errors, retried ones included: {errors:,}"
     yield from _refusals(relay, since_ms)
+    yield from _conflicts(relay, since_ms)
     if seen.downstream.refused:
         yield f"Waits for a decision: {seen.downstream.refused}"
 
@@ -112,6 +119,19 @@ def _refusals(relay: RelayLog, since_ms: int) -> Iterator[str]:
         yield f"  {attempts}, last at {_utc(one.at_ms)}: {one.text.partition(chr(10))[0]}"
     if len(refused) > _MAX_SHOWN:
         yield f"  and {len(refused) - _MAX_SHOWN} before"
+
+
+def _conflicts(relay: RelayLog, since_ms: int) -> Iterator[str]:
+    """Count what lost conflicts; a pipeline that never had any has no line."""
+    every = ConflictHistory(relay).load()
+    if every:
+        since = tso.compose(since_ms)
+        lost = sum(one.commit_ts > since for one in every)
+        more = " or more" if lost == len(every) >= MAX_CONFLICTS else ""
+        yield (
+            f"Changes that lost against younger ones of the downstream: {lost:,}{more}"
+            " (sluice txn conflicts)"
+        )
 
 
 def _safety(settings: Settings, relay: RelayLog, seen: Overview) -> Iterator[str]:

@@ -10,7 +10,14 @@ import pytest
 from sluice.etl.downstream.ownership import downstream_name
 from sluice.etl.operate.notices.digest import write_digest
 from sluice.relay.jobs import FAILED, Jobs, Runner, WriteScope
-from sluice.relay.measures import LAND, CounterDocument, CounterStore, RefusalHistory, source_of
+from sluice.relay.measures import (
+    LAND,
+    ConflictHistory,
+    CounterDocument,
+    CounterStore,
+    RefusalHistory,
+    source_of,
+)
 from sluice.relay.measures.points import LagStep
 from sluice.relay.notices import Notice, Notices
 from sluice.relay.verification_log import TableVerified, Verifications, VerifiedRun
@@ -118,3 +125,14 @@ def test_transactions_that_were_refused_in_the_last_24_hours_are_counted_and_nam
     assert first.endswith(" UTC: table d.item, key id=5, delete at commit_ts 7: missing still")
     assert second.startswith("  2 attempts") and second.endswith(": no single one was found")
     assert "yesterday" not in "\n".join(found)
+
+
+def test_changes_that_lost_conflicts_are_counted_where_there_ever_were_any(
+    files_settings, files_relay, now
+):
+    assert "younger" not in "\n".join(lines(files_settings, now))
+    yesterday, today = tso.compose(now - 25 * 60 * MINUTE_MS), tso.compose(now - MINUTE_MS)
+    lost = [(yesterday, yesterday + 1, "d.a"), (today, today + 1, "d.a"), (today, today, "d.b")]
+    ConflictHistory(files_relay).note(lost)
+    line = "Changes that lost against younger ones of the downstream: 2 (sluice txn conflicts)"
+    assert line in lines(files_settings, now)
