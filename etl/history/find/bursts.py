@@ -211,12 +211,11 @@ def _overlap(cell: Cell, burst: Burst) -> bool:
 
 def _take_in(burst: Burst, series: Series, size: int) -> bool:
     """Take transactions of this size in if all of them are near; return whether to go on."""
-    pause = MAX_PAUSE_MINUTES * _MINUTE
     cells = [cell for (_, each), cell in series.items() if each == size]
     near = [
         cell
         for cell in cells
-        if burst.first_ts - pause <= cell.first_ts and cell.last_ts <= burst.last_ts + pause
+        if burst.first_ts - _MINUTE <= cell.first_ts and cell.last_ts <= burst.last_ts + _MINUTE
     ]
     if len(near) < len(cells):
         return not near
