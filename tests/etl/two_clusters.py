@@ -141,14 +141,21 @@ class Cluster:
     """
 
     def __init__(
-        self, server: MariaDBServer, folder: Path, cluster_id: int, ahead_ms: int = 0
+        self,
+        server: MariaDBServer,
+        folder: Path,
+        cluster_id: int,
+        ahead_ms: int = 0,
+        pipelines: int = 1,
     ) -> None:
+        """Begin with an empty table; each of the `pipelines` from here has a relay log."""
         self.server = server
         self.cluster_id = cluster_id
         self.tidb = TiDBStandIn(server)
         self.tidb.snapshot_ts = self._snapshot_ts
-        self.url = f"file://{folder}/relay-{cluster_id}"
-        self.relay = RelayLog.open(self.url)
+        self.urls = [f"file://{folder}/relay-{cluster_id}-{n}" for n in range(pipelines)]
+        self.url = self.urls[0]
+        self._relays = [RelayLog.open(url) for url in self.urls]
         self.committed: list[tuple[int, list[RowEvent]]] = []
         """Every transaction with rows, in order, with its commit_ts."""
         self._ahead_ms = ahead_ms
@@ -205,7 +212,13 @@ class Cluster:
             for start_ts, commit_ts, events in landed
             for n, each in enumerate(events)
         ]
-        last = self.relay.last()
+        for relay in self._relays:
+            self._commit(relay, rows, hi, len(landed))
+
+    def _commit(
+        self, relay: RelayLog, rows: list[tuple[object, ...]], hi: int, transactions: int
+    ) -> None:
+        last = relay.last()
         lo = last.hi if last else hi - (60_000 << 18)  # a minute in which nothing was written
         parts = ()
         if rows:
@@ -214,13 +227,13 @@ class Cluster:
                 for c, f in zip(zip(*rows, strict=True), PART_SCHEMA, strict=True)
             ]
             batch = pa.RecordBatch.from_arrays(columns, schema=PART_SCHEMA)
-            part = self.relay.write_part(lo, hi, "t", 0, [batch])
+            part = relay.write_part(lo, hi, "t", 0, [batch])
             assert part is not None
             parts = (part,)
         tables = {str(each.id): each.to_json() for each in self._tables.values()} if rows else {}
-        self.relay.commit(
+        relay.commit(
             WindowRecord(
-                lo, hi, self.cluster_id, "t", 0, len(landed), len(rows), 1, parts, tables, ()
+                lo, hi, self.cluster_id, "t", 0, transactions, len(rows), 1, parts, tables, ()
             )
         )
 

@@ -12,17 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from sluice.etl.apply import run_apply
 from sluice.etl.apply.run import ApplyError
-from sluice.etl.downstream.sinks import read_checkpoint
-from sluice.etl.settings import Settings
 from sluice.relay.measures import ConflictHistory
 from tests.etl.mariadb_fixture import MariaDBServer
-from tests.etl.preparing import local_preparer
-from tests.etl.tidb_stand_in import Seen
+from tests.etl.running_pipelines import Direction, RunningPipelines
 from tests.etl.two_clusters import BINLOG, Cluster, direction, last_writes
-
-_PATIENCE_S = 120
 
 
 @pytest.fixture(scope="module")
@@ -35,8 +29,8 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[MariaDBSe
         server.kill()
 
 
-class Pair:
-    """Two clusters, and the pipelines between them, which run in threads."""
+class Pair(RunningPipelines):
+    """Two clusters, and the pipelines between them."""
 
     def __init__(
         self, servers: list[MariaDBServer], folder: Path, ahead_ms: int, conflicts: str
@@ -45,76 +39,13 @@ class Pair:
             server.empty()
         self.east = Cluster(servers[0], folder, 1, ahead_ms)
         self.west = Cluster(servers[1], folder, 2)
-        self.settings = {
-            self.west.cluster_id: direction(self.east, self.west, folder, conflicts),
-            self.east.cluster_id: direction(self.west, self.east, folder, conflicts),
-        }
-        self.errors: list[BaseException] = []
-        self._stop = threading.Event()
-        self._threads = [threading.Thread(target=self._land)]
-        self._runs: dict[int, threading.Event] = {}
-        for target in (self.west, self.east):
-            self._threads.append(threading.Thread(target=self._apply, args=(target,)))
-        for thread in self._threads:
-            thread.start()
-
-    def _land(self) -> None:
-        while not self._stop.is_set():
-            for cluster in (self.east, self.west):
-                cluster.land()
-            time.sleep(0.03)
-
-    def _apply(self, target: Cluster) -> None:
-        settings = self.settings[target.cluster_id]
-        while not self._stop.is_set():
-            ends = self._runs[target.cluster_id] = threading.Event()
-            prepare = local_preparer(settings)
-            try:
-                run_apply(settings, stop=ends, run_seconds=_PATIENCE_S, prepare=prepare)
-            except BaseException as error:
-                self.errors.append(error)
-                return
-
-    def kill(self, target: Cluster, seed: int) -> None:
-        """End the pipeline that writes to `target` at some statement, and start another one."""
-        chance = random.Random(seed)
-        target.tidb.seen = Seen(cut=lambda statement: chance.random() < 0.02)
-        end = time.monotonic() + 2
-        while not target.tidb.seen.is_cut and time.monotonic() < end:
-            time.sleep(0.01)
-        self._runs[target.cluster_id].set()
-        time.sleep(0.05)
-        target.tidb.seen = Seen()
-
-    def failed(self, seconds: float) -> bool:
-        """Return whether a pipeline stops with an error within this time."""
-        end = time.monotonic() + seconds
-        while not self.errors and time.monotonic() < end:
-            time.sleep(0.02)
-        return bool(self.errors)
-
-    def wait_until_equal(self) -> None:
-        """Wait until both pipelines have applied all that there is."""
-        for origin, target in ((self.east, self.west), (self.west, self.east)):
-            through, end = origin.now(), time.monotonic() + _PATIENCE_S
-            while (at := checkpoint_of(self.settings[target.cluster_id], origin)) < through:
-                assert not self.errors, self.errors
-                assert time.monotonic() < end, f"the checkpoint stays at {at}"
-                time.sleep(0.05)
+        both = ((self.east, self.west), (self.west, self.east))
+        super().__init__([Direction(*each, direction(*each, folder, conflicts)) for each in both])
 
     def close(self) -> None:
-        self._stop.set()
-        for run in self._runs.values():
-            run.set()
-        for thread in self._threads:
-            thread.join(30)
+        self.end()
         self.east.close()
         self.west.close()
-
-
-def checkpoint_of(settings: Settings, origin: Cluster) -> int:
-    found = read_checkpoint(settings.target, origin.cluster_id)
-    return found.commit_ts if found is not None else 0
 
 
 @contextlib.contextmanager
@@ -195,7 +126,7 @@ def test_both_sides_end_with_the_last_writes_whatever_is_killed(
         both.wait_until_equal()
         assert both.east.rows() == both.west.rows() == last_writes(both.east, both.west)
         assert len(both.east.committed) > 100
-        assert ConflictHistory(both.settings[2].open_relay()).load()
+        assert ConflictHistory(both.directions[0].settings.open_relay()).load()
 
 
 @pytest.mark.slow
