@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -212,7 +212,7 @@ class _Bisection:
                 )
                 self._after = max(self._after, checkpoint.commit_ts)
                 if checkpoint.shared is not None and self._after == checkpoint.commit_ts:
-                    self._begun = SharedPayload(checkpoint.shared.ts, checkpoint.shared.jobs)
+                    self._begun = SharedPayload(*astuple(checkpoint.shared))
         self._windows = [window for window in self._batch.windows if window.hi > self._after]
         for window in self._windows:
             changes = self._relay.read([window]) if window.parts else PART_SCHEMA.empty_table()

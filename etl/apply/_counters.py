@@ -58,16 +58,12 @@ class ApplyCounters:
         match step.detail:
             case CommitDetail(counts=counts, returned=returned):
                 self._recorder.count(_sum_counts(step, counts.values()))
-                self.count_returned(returned)
+                if returned:
+                    self._recorder.count({"returned": returned})
                 self._recorder.changed(counts, step.commit_ts)
                 self._recorder.at(step.commit_ts)
             case ScopedDdl():
                 self._recorder.count({"ddls": 1})
-
-    def count_returned(self, transactions: int) -> None:
-        """Count transactions that were left out because they came from downstream."""
-        if transactions:
-            self._recorder.count({"returned": transactions})
 
     def record_batch(self, report: BatchReport) -> None:
         """Count a batch that was written."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sluice.etl.apply._batch import WindowBatch
 from sluice.etl.changes.steps import CommitDetail, Step
@@ -36,6 +36,8 @@ class PostponedCommits:
         self._interval_s = interval_s
         self._committed_at: float | None = None
         self._waiting: PostponedCommit | None = None
+        self._returned = 0
+        """Transactions that came from downstream, to be counted with the next commit."""
 
     @classmethod
     def from_settings(cls, settings: Settings, until_ts: int | None) -> PostponedCommits:
@@ -49,18 +51,18 @@ class PostponedCommits:
     def start(self) -> None:
         """Begin at a checkpoint: its first batch is committed."""
         self._committed_at = self._waiting = None
-
-    @property
-    def returned(self) -> int:
-        """Return how many transactions of the postponed batch came from downstream."""
-        return 0 if self._waiting is None else self._waiting.step.detail_of(CommitDetail).returned
+        self._returned = 0
 
     def take(
         self, batch: WindowBatch, steps: Iterator[Step], relay: RelayLog
     ) -> Iterator[Step] | None:
-        """Return the steps to be written, None if they are postponed."""
+        """Return the steps to be written, None if they are postponed.
+
+        The first commit counts what was left out of postponed batches: before it no checkpoint
+        does, so after a crash they are read again.
+        """
         if not self._may_wait() or relay.control().apply_until_ts is not None:
-            return steps
+            return self._counting(steps)
         first = next(steps, None)
         if first is None:
             return iter(())
@@ -71,8 +73,19 @@ class PostponedCommits:
             for _ in steps:  # there are no more: the batch ends in its queue
                 raise AssertionError("steps behind a batch's last commit")
             self._waiting = PostponedCommit(batch, first)
+            self._returned += first.detail_of(CommitDetail).returned
             return None
-        return itertools.chain([first], steps)
+        return self._counting(itertools.chain([first], steps))
+
+    def _counting(self, steps: Iterator[Step]) -> Iterator[Step]:
+        """Yield the steps; the first commit has the count of those that were postponed, too."""
+        for step in steps:
+            detail, more = step.detail, self._returned
+            if more and isinstance(detail, CommitDetail):
+                self._returned = 0
+                yield replace(step, detail=replace(detail, returned=detail.returned + more))
+            else:
+                yield step
 
     def _may_wait(self) -> bool:
         return (
@@ -83,7 +96,11 @@ class PostponedCommits:
     def release(self) -> PostponedCommit | None:
         """Return the commit that waits, and forget it."""
         waiting, self._waiting = self._waiting, None
-        return waiting
+        if waiting is None:
+            return None
+        detail = replace(waiting.step.detail_of(CommitDetail), returned=self._returned)
+        self._returned = 0
+        return replace(waiting, step=replace(waiting.step, detail=detail))
 
     def written(self) -> None:
         """Note that a commit was written, behind all that was postponed."""

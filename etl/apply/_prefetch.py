@@ -7,7 +7,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import astuple, replace
 
 import pyarrow as pa
 
@@ -190,7 +190,7 @@ class BatchPrefetcher:
             described,
             safe=safe,
             tables_under_repair=batch.tables_under_repair,
-            begun=SharedPayload(shared.ts, shared.jobs) if shared is not None else None,
+            begun=SharedPayload(*astuple(shared)) if shared is not None else None,
             in_flight=(
                 InFlightPayload(in_flight.until, frozenset(in_flight.left_out))
                 if in_flight is not None and is_begun

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from sluice.etl.changes.channels import Channels
 from sluice.etl.changes.conditions import ConditionError
 from sluice.etl.changes.conditions.comparison_keys import Keys, column_keys
 from sluice.etl.changes.planning import find_marked
@@ -106,7 +107,7 @@ class KeyReader:
         if not window.changes:
             return
         schema, changes = RecordedSchema.from_window(window), read_parts(self.url, window.parts)
-        marked = find_marked(changes, schema, self.channel)
+        marked = find_marked(changes, schema, Channels.of_pair(self.channel))
         if marked is not None:
             changes = changes.filter(pa.array(~marked.left_out))
         tables = {i: table for i, table in schema.tables.items() if table is not None}

@@ -126,7 +126,7 @@ def prepare_options(settings: Settings) -> PrepareOptions:
         settings.routes,
         settings.ignored_ts,
         message_format=settings.message_format,
-        channel=settings.downstream.channel,
+        channels=settings.downstream.channels,
     )
 
 
@@ -284,7 +284,6 @@ class _ApplyLoop:
     def _write(self, batch: WindowBatch) -> None:
         steps = self._postponed.take(batch, batch.steps(self._limits.stop), self._relay)
         if steps is None:
-            self._counters.count_returned(self._postponed.returned)
             return
         self._write_steps(batch, steps)
         self._postponed.written()

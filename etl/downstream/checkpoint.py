@@ -27,10 +27,12 @@ from sluice.errors import SluiceError
 FORMAT = 1
 """Format of what Sluice keeps beside a checkpoint; a newer one has `"format": 2`."""
 
-ROW_FORMAT = 2
-"""The newest format of the row: `"sluice": {"format": 2, ...}` while it names a shared timestamp.
+_SHARED_FORMAT = 2
+ROW_FORMAT = 3
+"""The newest format of the row.
 
-Without one the row has no format, which means 1.
+`"sluice": {"format": 2, ...}` while it names a shared timestamp, 3 if that has channels. Without
+one the row has no format, which means 1.
 """
 
 
@@ -70,11 +72,27 @@ class PendingDdl:
 class SharedTimestamp:
     """A timestamp right behind the checkpoint: rows and DDL, or several DDL, were committed at it.
 
-    Its rows are downstream, and its DDL of `jobs`.
+    Its rows are downstream, and its DDL of `jobs`. In a ring of clusters rows of several origins
+    may have been committed at it: with `channels` only those of these are downstream.
     """
 
     ts: int
     jobs: tuple[int, ...] = ()
+    channels: tuple[int, ...] = ()
+
+    @classmethod
+    def from_json(cls, document: dict[str, Any]) -> Self:
+        """Parse the row's part. Raises KeyError, ValueError, TypeError."""
+        return cls(
+            int(document["ts"]),
+            tuple(map(int, document["jobs"])),
+            tuple(map(int, document.get("channels") or ())),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the row's part."""
+        document: dict[str, Any] = {"ts": self.ts, "jobs": list(self.jobs)}
+        return document | {"channels": list(self.channels)} if self.channels else document
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,9 +212,7 @@ class Checkpoint:
                     else None
                 ),
                 in_flight=InFlight.from_json(in_flight) if in_flight else None,
-                shared=SharedTimestamp(int(shared["ts"]), tuple(map(int, shared["jobs"])))
-                if shared
-                else None,
+                shared=SharedTimestamp.from_json(shared) if shared else None,
                 safe_until=int(sluice.get("safe-until") or 0),
                 copied=tuple(map(str, sluice.get("copied") or ())),
                 owner=str(sluice.get("owner") or ""),
@@ -225,10 +241,7 @@ class Checkpoint:
         if self.in_flight is not None:
             ours["in-flight"] = self.in_flight.to_json()
         if self.shared is not None:
-            ours |= {
-                "format": ROW_FORMAT,
-                "shared": {"ts": self.shared.ts, "jobs": list(self.shared.jobs)},
-            }
+            ours |= {"format": self.row_format, "shared": self.shared.to_json()}
         if self.safe_until:
             ours["safe-until"] = self.safe_until
         if self.copied:
@@ -268,15 +281,28 @@ class Checkpoint:
             else replace(moved, consistent=True, safe_until=0, copied=())
         )
 
-    def before_rest_of(self, ts: int, job_id: int | None = None) -> Checkpoint:
+    def before_rest_of(
+        self, ts: int, job_id: int | None = None, channels: tuple[int, ...] = ()
+    ) -> Checkpoint:
         """Return the checkpoint in front of `ts` (TSO), whose rows are downstream.
 
-        So is its DDL of `job_id`, unless that is None.
+        So is its DDL of `job_id`, unless that is None. With `channels` only rows of these are, and
+        of those before.
         """
-        jobs = self.shared.jobs if self.shared is not None and self.shared.ts == ts else ()
-        return replace(
-            self.at(ts - 1), shared=SharedTimestamp(ts, jobs if job_id is None else (*jobs, job_id))
+        begun = self.shared if self.shared is not None and self.shared.ts == ts else None
+        jobs = begun.jobs if begun is not None else ()
+        before = begun.channels if begun is not None and channels else ()
+        shared = SharedTimestamp(
+            ts, jobs if job_id is None else (*jobs, job_id), (*before, *channels)
         )
+        return replace(self.at(ts - 1), shared=shared)
+
+    @property
+    def row_format(self) -> int:
+        """Return the format of the row."""
+        if self.shared is None:
+            return FORMAT
+        return ROW_FORMAT if self.shared.channels else _SHARED_FORMAT
 
     @property
     def rows_through(self) -> int:

@@ -24,7 +24,7 @@ from sluice.etl.changes.dialect import Dialect, UnknownServerError
 from sluice.etl.changes.formats.layout import LoadLayout
 from sluice.etl.changes.formats.load_statements import replace_statements
 from sluice.etl.changes.formats.sql_text import double_backslashes, fill_placeholders
-from sluice.etl.changes.mark_table import MARK_ROWS, mark_statement
+from sluice.etl.changes.mark_table import MARK_ROWS
 from sluice.etl.downstream import _session_setup
 from sluice.etl.downstream._connection import (
     DownstreamConnection,
@@ -32,7 +32,7 @@ from sluice.etl.downstream._connection import (
     LoadOutcome,
     downstream_error,
 )
-from sluice.etl.downstream._loopback_marks import prepare_marks
+from sluice.etl.downstream._loopback_marks import SessionMarks
 from sluice.etl.downstream._pipelining import (
     MIN_PACKET_BYTES,
     LoadRejected,
@@ -100,6 +100,8 @@ class MySQLSession:
         """Duration of this session's fastest answer to a statement; 0 before the first."""
         self._has_written = False
         """Whether a statement that writes was sent since the last commit."""
+        self._marks: SessionMarks | None = None
+        """Set while connected, with loopback control."""
 
     @property
     def address(self) -> str:
@@ -183,9 +185,11 @@ class MySQLSession:
             check_rights(self.query, own, self.address, process=not self._dialect.is_tidb)
             self._check_session(token)
             self.commit()
+            self._marks = None
             if settings.channel is not None:
+                self._marks = SessionMarks(self.query, settings.channel)
                 tidb = self._dialect.is_tidb
-                prepare_marks(self.query, settings.channel, self.address, is_tidb=tidb)
+                self._marks.prepare(self.address, is_tidb=tidb, others=settings.ring)
         except UnknownServerError as error:
             self.close()
             raise DownstreamError(
@@ -234,14 +238,15 @@ class MySQLSession:
         """Start a transaction."""
         self.query("START TRANSACTION")
 
-    def commit(self) -> None:
+    def commit(self, channel: int | None = None) -> None:
         """Commit. After an error the outcome is unknown: only the checkpoint row shows it.
 
-        With loopback control what was written is marked first.
+        With loopback control what was written is marked first, with `channel` or else the
+        settings' own.
         """
-        if self._has_written and self._settings.channel is not None:
+        if self._has_written and self._marks is not None:
             # Last, so that other sessions of the channel hardly wait for the row.
-            self.query(mark_statement(self._settings.channel, self.number % MARK_ROWS))
+            self._marks.mark(channel, self.number % MARK_ROWS)
         self.query("COMMIT")
         self._has_written = False
 

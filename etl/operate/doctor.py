@@ -14,12 +14,12 @@ from pathlib import Path
 
 from sluice.errors import FAIL, OK, WARN, CheckResult, SluiceError, ours
 from sluice.etl.cached_value import SourcePoller
-from sluice.etl.changes.mark_table import CREATE_MARK_TABLE, FIND_MARK_TABLE, MARK_NAME
 from sluice.etl.copy.rule_changes import outdated_tables
 from sluice.etl.copy.tidb_session import TidbAddress, TidbSession
 from sluice.etl.display_units import format_duration, format_size
 from sluice.etl.downstream import MySQLSession
 from sluice.etl.operate.absent_tables import check_tables
+from sluice.etl.operate.mark_check import check_marks
 from sluice.etl.operate.overview import ArchivePart, Overview, overview
 from sluice.etl.operate.takeover_check import check_tidb_servers
 from sluice.etl.operate.time_zones import check_time_zones
@@ -130,14 +130,7 @@ def _downstream(settings: Settings) -> Iterator[CheckResult]:
             OK,
             f"{session.address}: {session.dialect}; its variables and the user's rights suffice",
         )
-        if target.loopback_control and session.query(FIND_MARK_TABLE) == [(0,)]:
-            yield CheckResult(
-                "downstream",
-                WARN,
-                f"{MARK_NAME} of [downstream] loopback-control isn't there: applying makes it when"
-                " it starts, if its user may",
-                f"else, as a user with the right to: {'; '.join(CREATE_MARK_TABLE)}",
-            )
+        yield from check_marks(session, target)
     finally:
         session.close()
 

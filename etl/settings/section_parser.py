@@ -69,12 +69,18 @@ def parse_section(name: str, section: str, kind: type[T], raw: Mapping[str, obje
             known = ", ".join(hint.replace("_", "-") for hint in hints)
             raise SettingsError(f"{name}: unknown key [{section}] {key}; known are {known}")
         wanted = typing.get_origin(hints[attribute]) or hints[attribute]
+        wanted = list if wanted is tuple else wanted  # TOML has lists alone
         if type(value) is not wanted:
             raise SettingsError(
                 f"{name}: [{section}] {key} = {value!r}: {wanted.__name__} expected"
             )
-        if isinstance(value, list) and not all(isinstance(item, str) for item in value):
-            raise SettingsError(f"{name}: [{section}] {key} = {value!r}: a list of texts expected")
+        if isinstance(value, list):
+            of, *_ = typing.get_args(hints[attribute])
+            if not all(type(item) is of for item in value):
+                items = "numbers" if of is int else "texts"
+                raise SettingsError(
+                    f"{name}: [{section}] {key} = {value!r}: a list of {items} expected"
+                )
         value = _dotted(value) if isinstance(value, dict) else value
         for option, scalar in value.items() if isinstance(value, dict) else ():
             if not isinstance(scalar, str | int | bool):
@@ -84,7 +90,8 @@ def parse_section(name: str, section: str, kind: type[T], raw: Mapping[str, obje
                 )
         if attribute in _POSITIVE_KEYS and typing.cast(int, value) <= 0:
             raise SettingsError(f"{name}: [{section}] {key} = {value!r}: must be above 0")
-        values[attribute] = value
+        is_tuple = typing.get_origin(hints[attribute]) is tuple
+        values[attribute] = tuple(typing.cast(list[object], value)) if is_tuple else value
     for entry in dataclasses.fields(kind):  # type: ignore[arg-type]
         required = (
             entry.default is dataclasses.MISSING and entry.default_factory is dataclasses.MISSING

@@ -9,6 +9,7 @@ import ssl
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from sluice.etl.changes.channels import Channels
 from sluice.etl.changes.messages import MessageFormat
 from sluice.etl.changes.rules import Filter, ReplicationRules, Routes
 from sluice.etl.settings.airflow_section import Airflow
@@ -263,12 +264,29 @@ class Downstream:
     upstream are left out.
     """
     channel_id: int = 0
-    """The channel of the marks, the same in both directions."""
+    """The channel of the marks, the same in both directions.
+
+    In a `ring` that of the upstream.
+    """
+    ring: tuple[int, ...] = ()
+    """The channels of three and more clusters that replicate each to the next, in that order.
+
+    What has another's mark is passed on with it; what has the downstream's is left out.
+    """
 
     @property
     def channel(self) -> int | None:
         """Return the channel of the marks, None without loopback control."""
         return self.channel_id if self.loopback_control else None
+
+    @property
+    def channels(self) -> Channels | None:
+        """Return which marks are written, left out and passed on; None without loopback control."""
+        if not self.loopback_control:
+            return None
+        if self.ring:
+            return Channels.of_ring(self.channel_id, self.ring)
+        return Channels.of_pair(self.channel_id)
 
     def ssl_context(self) -> ssl.SSLContext | None:
         """Return the TLS context, None if no setting asks for TLS.

@@ -27,6 +27,7 @@ from sluice.etl.settings.errors import SettingsError
 from sluice.etl.settings.job_sections import Quality
 from sluice.etl.settings.kafka_checks import check_kafka, check_left_out
 from sluice.etl.settings.pipeline_names import CONFIG_VARIABLE, FOLDER_VARIABLE, NAME, name_of
+from sluice.etl.settings.ring_checks import check_ring
 from sluice.etl.settings.rule_error import RuleError
 from sluice.etl.settings.rules import parse_filter, parse_routes
 from sluice.etl.settings.section_parser import parse_section
@@ -128,6 +129,7 @@ def parse_settings(document: Mapping[str, object], name: str = "settings") -> Se
     _check_pipeline(name, settings)
     _check_spans(name, settings)
     _check_spark(name, settings)
+    check_ring(name, settings)
     _check_downstream(name, settings)
     check_conflicts(name, settings)
     _check_masks(name, settings)

@@ -17,7 +17,7 @@ import pymysql.connections
 
 from sluice.etl.apply import _adaptive_limits as _batch_size
 from sluice.etl.apply import run_apply
-from sluice.etl.changes.planning import _change_set_builder as _cuts
+from sluice.etl.changes.planning import _table_cuts as _cuts
 from sluice.etl.changes.rules import Route, Routes
 from sluice.etl.settings import Apply, Downstream, Relay, Settings, Upstream
 from sluice.etl.settings.rules import parse_filter

@@ -176,13 +176,13 @@ def test_a_newer_checkpoint_row_is_refused_before_anything_is_written(
 ) -> None:
     as_it_was(folder, mariadb, "checkpoint")
     row = json.loads(expected_of(folder)["checkpoint"])
-    row["sluice"] |= {"format": 3, "unheard_of": {}}
+    row["sluice"] |= {"format": 4, "unheard_of": {}}
     with mariadb.connect() as connection, connection.cursor() as cursor:
         cursor.execute("UPDATE tidb_binlog.checkpoint SET checkPoint = %s", (json.dumps(row),))
     settings = settings_of(folder, mariadb, mode)
     with pytest.raises(
         CheckpointError,
-        match="checkpoint of cluster 7 has format 3, this version of Sluice reads 2",
+        match="checkpoint of cluster 7 has format 4, this version of Sluice reads 3",
     ):
         run_apply(
             settings,

@@ -181,7 +181,7 @@ def test_the_command_says_what_it_reads_and_what_to_stop_in_which_order(
     before = everything(folder)
     done = checked("--config", file)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert re.search("^ok +checkpoint .*: format 1, this version reads 1 to 2$", done.stdout, re.M)
+    assert re.search("^ok +checkpoint .*: format 1, this version reads 1 to 3$", done.stdout, re.M)
     assert re.search("^ok +pumps +.*: Sluice .* format 1, this .* 1 to 2$", done.stdout, re.M)
     assert re.search("^warn +spark +not checked: ", done.stdout, re.M)
     steps = re.findall(r"^  \d+\. (.*)$", done.stdout, re.M)
@@ -201,12 +201,12 @@ def test_the_command_says_what_it_reads_and_what_to_stop_in_which_order(
 
     with mariadb.connect() as connection, connection.cursor() as cursor:
         row = json.loads(expected_of(folder)["checkpoint"])
-        row["sluice"] |= {"format": 3, "unheard_of": {}}
+        row["sluice"] |= {"format": 4, "unheard_of": {}}
         cursor.execute("UPDATE tidb_binlog.checkpoint SET checkPoint = %s", (json.dumps(row),))
     done = checked("--config", file)
     assert done.returncode == 1
     assert re.search(
-        "^FAIL +checkpoint .*format 3, this version of Sluice reads 2", done.stdout, re.M
+        "^FAIL +checkpoint .*format 4, this version of Sluice reads 3", done.stdout, re.M
     )
     assert "in this order" not in done.stdout
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from sluice.etl.changes.masks import masked_changes, with_masked_rows
 from sluice.etl.changes.planning._partition_moves import PartitionMove, surviving_changes
-from sluice.etl.changes.planning._payloads import BatchPayload, PrepareOptions
+from sluice.etl.changes.planning._payloads import BatchPayload, PrepareOptions, SharedPayload
 from sluice.etl.changes.planning._schema_cursor import SchemaCursor
 from sluice.etl.changes.planning._selected_rows import (
     select_changes,
@@ -18,6 +18,7 @@ from sluice.etl.changes.planning._selected_rows import (
     with_moved,
 )
 from sluice.etl.changes.planning._soft_deletes import mark_deletes, with_divided_updates
+from sluice.etl.changes.planning._table_cuts import split_points
 from sluice.etl.changes.steps import ChangeError, CommitDetail, Step, with_surviving_rows
 from sluice.etl.changes.write_plans import ChangeSet, StageTimings, planner_for
 from sluice.etl.changes.write_plans.identity import lookup_key_columns
@@ -27,11 +28,6 @@ from sluice.etl.changes.write_plans.table_changes import TableChanges
 from sluice.relay import DELETE, INSERT, PART_SCHEMA, UPDATE
 from sluice.tidb.partitions import PartitionError
 
-_DOUBLE_COST_TABLES = 2_000
-"""Tables in a transaction at which a statement costs about twice what it costs alone.
-
-For each statement MariaDB goes through all tables that its transaction has touched.
-"""
 _KIND_COUNT = 3
 
 
@@ -74,6 +70,8 @@ class ChangeSetBuilder:
         self._warnings: list[str] = []
         self._counts: dict[str, tuple[int, int, int]] = {}
         self._returned = 0
+        self._channel: int | None = None
+        """The channel that the changes are to be marked with; None: of no ring."""
         self._uncommitted = (0, 0)
         """Rows and changes of steps that no commit step followed yet."""
 
@@ -84,9 +82,27 @@ class ChangeSetBuilder:
             self._pieces.append(changes)
             self._loose |= self._schemas.dropping
 
-    def count_returned(self, start_ts: np.ndarray) -> None:
+    def count_returned(self, transactions: int) -> None:
         """Count transactions that came from downstream with the next commit step."""
-        self._returned += len(start_ts)
+        self._returned += transactions
+
+    def enter_origin(self, channel: int, before: int) -> Iterator[Step]:
+        """Set the channel of what is added next, and yield the steps of what has another one.
+
+        `before`: a timestamp (TSO) between the two.
+        """
+        if channel != self._channel and (self._pieces or self._reverted):
+            yield from self.flush(before, barrier=0)
+        self._channel = channel
+
+    def flush_part(self, commit_ts: int) -> Iterator[Step]:
+        """Yield the steps of what was added; others that were committed at `commit_ts` follow.
+
+        The checkpoint stays in front of that, and names the channel.
+        """
+        if self._pieces or self._reverted:
+            assert self._channel is not None
+            yield from self._flush_in_front(commit_ts, (self._channel,))
 
     def warn(self, text: str) -> None:
         """Add a warning to the next commit step."""
@@ -164,10 +180,12 @@ class ChangeSetBuilder:
     def flush(self, commit_ts: int, *, barrier: int = 1) -> Iterator[Step]:
         """Yield the planner's steps of what was added, then a commit; nothing without changes.
 
+        Transactions that came from downstream are counted before a DDL moves the checkpoint.
+
         `barrier`: how far behind it the next segment begins.
         """
         after_ts, self._after_ts = self._after_ts, commit_ts + barrier
-        if self._pieces or self._reverted:
+        if self._pieces or self._reverted or self._returned:
             yield from self._flush(after_ts, commit_ts, None)
 
     def finish(self, commit_ts: int, schema_version: int) -> Iterator[Step]:
@@ -189,16 +207,12 @@ class ChangeSetBuilder:
         The checkpoint stays in front of that. Sinks that write records commit these with the DDL:
         a record doesn't show on which side of it they are.
         """
-        if not self._pieces and not self._reverted:
+        if not (self._pieces or self._reverted or self._returned):
             return
-        table = pa.concat_tables(self._pieces or [PART_SCHEMA.empty_table()]).combine_chunks()
-        self._pieces = []
-        if self.loads_rows:  # one session, in one transaction with the checkpoint
-            planner, self._planner = self._planner, planner_for("net")
-            yield from self._steps(table, commit_ts - 1, commit_ts, None, rows_through=commit_ts)
-            self._planner = planner
+        if self.loads_rows:
+            yield from self._flush_in_front(commit_ts)
         else:
-            *steps, commit = self._steps(table, commit_ts - 1, commit_ts, None)
+            *steps, commit = self._steps(self._taken(), commit_ts - 1, commit_ts, None)
             yield from steps
             detail = commit.detail_of(CommitDetail)
             self._uncommitted = (
@@ -210,10 +224,24 @@ class ChangeSetBuilder:
             self._returned += detail.returned
         self._loose = set()
 
+    def _flush_in_front(self, commit_ts: int, channels: tuple[int, ...] = ()) -> Iterator[Step]:
+        """Yield the steps of what was added, and a commit right in front of `commit_ts`.
+
+        One session executes them, in one transaction with the checkpoint.
+        """
+        planner, self._planner = self._planner, planner_for("net")
+        shared = SharedPayload(commit_ts, channels=channels)
+        yield from self._steps(self._taken(), commit_ts - 1, commit_ts, None, shared)
+        self._planner = planner
+
+    def _taken(self) -> pa.Table:
+        """Return what was added, in one piece, and keep nothing of it."""
+        pieces, self._pieces = self._pieces, []
+        return pa.concat_tables(pieces or [PART_SCHEMA.empty_table()]).combine_chunks()
+
     def _split(self) -> list[pa.Table]:
         """Return what was added, in one piece, or in several to be committed one by one."""
-        table = pa.concat_tables(self._pieces or [PART_SCHEMA.empty_table()]).combine_chunks()
-        self._pieces = []
+        table = self._taken()
         if self._cut_tables is None:
             return [table]
         places = split_points(
@@ -230,9 +258,9 @@ class ChangeSetBuilder:
         after_ts: int,
         commit_ts: int,
         schema_version: int | None,
-        *,
-        rows_through: int = 0,
+        shared: SharedPayload | None = None,
     ) -> Iterator[Step]:
+        """Yield the planner's steps of `table` and a commit; with `shared` that is in front."""
         rows, changes = self._uncommitted
         self._uncommitted = (0, 0)
         if table.num_rows or self._reverted:
@@ -246,11 +274,14 @@ class ChangeSetBuilder:
             self._timings.to_ms(),
             tuple(self._warnings),
             self._counts,
-            rows_through=rows_through,
+            rows_through=0 if shared is None else shared.ts,
             returned=self._returned,
+            channel=self._channel,
+            channels_through=() if shared is None else shared.channels,
         )
         self._warnings, self._counts, self._returned = [], {}, 0
-        yield Step(detail, commit_ts - 1 if rows_through else commit_ts, rows=rows, changes=changes)
+        through = commit_ts if shared is None else commit_ts - 1
+        yield Step(detail, through, rows=rows, changes=changes)
         self._timings.clear()
 
     def _change_set(self, table: pa.Table, after: int, through: int) -> ChangeSet:
@@ -324,6 +355,7 @@ class ChangeSetBuilder:
             left_out=left_out,
             replayed=self._replayed,
             contested=self._contested,
+            channel=self._channel,
             reverted=taken_back,
         )
 
@@ -432,31 +464,3 @@ def _places_by_table(
     of_kinds = (counts[:, kind].tolist() for kind in range(_KIND_COUNT))
     places = map(order.__getitem__, map(slice, begins.tolist(), ends))
     yield from zip(ids[firsts].tolist(), places, commit_ts[firsts].tolist(), *of_kinds, strict=True)
-
-
-def split_points(table_ids: np.ndarray, commit_ts: np.ndarray, most: int) -> list[int]:
-    """Return the places at which changes, ascending by commit timestamp, are cut.
-
-    They ascend, and each is the first of an upstream transaction, so that what lies between two
-    has `most` tables at most, or is one transaction. None where it wouldn't pay: it pays where
-    changes are spread over so many tables that they are nearly a statement each.
-    """
-    rows, tables = len(table_ids), len(np.unique(table_ids))
-    # that all of them together take: a table's deletes and its loads
-    statements = min(rows, 2 * tables)
-    if tables < 2 * most or rows * _DOUBLE_COST_TABLES > statements * (
-        _DOUBLE_COST_TABLES + tables
-    ):
-        return []
-    found = []
-    ids, begins = table_ids.tolist(), np.flatnonzero(commit_ts[1:] != commit_ts[:-1]) + 1
-    touched: set[int] = set()
-    begin = 0
-    for end in [*begins.tolist(), rows]:
-        own = ids[begin:end]
-        if touched and len(touched.union(own)) > most:
-            found.append(begin)
-            touched.clear()
-        touched.update(own)
-        begin = end
-    return found

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
+from sluice.etl.changes.channels import Channels
 from sluice.etl.changes.messages import MessageFormat
 from sluice.etl.changes.planning._lost_changes import LostChange
 from sluice.etl.changes.recorded_schema import RecordedSchema
@@ -42,8 +43,8 @@ class PrepareOptions:
     """Ids of tables of which no row changes go downstream; DDL about them does."""
     message_format: MessageFormat = field(default_factory=MessageFormat)
     """The format in which `kafka_messages` writes."""
-    channel: int | None = None
-    """The channel whose marked transactions are left out; None: no marks are looked for."""
+    channels: Channels | None = None
+    """What becomes of transactions with a mark; None: no marks are looked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,18 +135,22 @@ class InFlightPayload:
 
 @dataclass(frozen=True, slots=True)
 class SharedPayload:
-    """All rows committed at `ts` (TSO), and the DDL of `jobs` there, are downstream already."""
+    """All rows committed at `ts` (TSO), and the DDL of `jobs` there, are downstream already.
+
+    With `channels` only rows from these.
+    """
 
     ts: int
     jobs: tuple[int, ...] = ()
+    channels: tuple[int, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        return {"ts": self.ts, "jobs": list(self.jobs)}
+        return {"ts": self.ts, "jobs": list(self.jobs), "channels": list(self.channels)}
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Self:
         """Read what `to_json` has written."""
-        return cls(document["ts"], tuple(document["jobs"]))
+        return cls(document["ts"], tuple(document["jobs"]), tuple(document["channels"]))
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
+import numpy as np
 import pyarrow as pa
 
 from sluice.etl.changes.planning._destinations import Destination, destinations
@@ -92,6 +93,11 @@ class SchemaCursor:
             )
         except PartitionError as error:
             raise ChangeError(str(error)) from error
+
+    def without_unwanted(self, changes: pa.Table) -> pa.Table:
+        """Return changes without those of tables of which none go downstream."""
+        wanted = ~np.isin(changes["table_id"].to_numpy(), list(self._unwanted))
+        return changes if wanted.all() else changes.filter(pa.array(wanted))
 
     def relaxed_steps(self, commit_ts: int, changed: Iterable[int] | None = None) -> Iterator[Step]:
         """Yield a relax step for each table that gives up unique keys in this window.

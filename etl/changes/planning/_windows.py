@@ -14,12 +14,15 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
+from sluice.etl.changes.channels import Channels
 from sluice.etl.changes.planning._change_set_builder import ChangeSetBuilder
 from sluice.etl.changes.planning._lost_changes import without_lost
 from sluice.etl.changes.planning._marked_transactions import find_marked
+from sluice.etl.changes.planning._origin_runs import origin_runs
 from sluice.etl.changes.planning._partition_moves import PartitionMove
 from sluice.etl.changes.planning._payloads import BatchPayload, PrepareOptions
 from sluice.etl.changes.planning._schema_cursor import SchemaCursor
+from sluice.etl.changes.planning._window_marks import WindowMarks
 from sluice.etl.changes.rules import ScopeError, ScopeResult
 from sluice.etl.changes.steps import ScopedDdl, Step, to_batches
 from sluice.etl.changes.write_plans import StageTimings
@@ -50,7 +53,9 @@ class _WindowPreparation:
         self._relay_url = relay_url
         self._batch = batch
         self._ignored = options.ignored_ts
-        self._channel = options.channel
+        self._channels = options.channels
+        self._marks: WindowMarks | None = None
+        """What the marks in the present window show; None where none are looked for."""
         self._timings = StageTimings()
         self._schemas = SchemaCursor(options)
         self._builder = ChangeSetBuilder(self._schemas, options, batch, self._timings)
@@ -66,7 +71,8 @@ class _WindowPreparation:
     def _window(self, number: int) -> Iterator[Step]:
         window = self._batch.windows[number]
         begun = self._batch.begun if number == 0 else None
-        self._done = max(window.after_ts, begun.ts if begun is not None else 0)
+        whole = begun if begun is not None and not begun.channels else None
+        self._done = max(window.after_ts, whole.ts if whole is not None else 0)
         changes = self._read(number)
         if window.schema.relaxed and self._builder.loads_rows:
             # The changes before this window rely on the keys that are still enforced there.
@@ -91,7 +97,7 @@ class _WindowPreparation:
             else:
                 has_companions = following is not None and following.commit_ts == ddl.commit_ts
                 yield from self._apply_ddl(ddl, changes, has_companions=has_companions)
-        self._add(changes, window.hi)
+        yield from self._add(changes, window.hi)
 
     def _read(self, number: int) -> pa.Table:
         started = time.perf_counter()
@@ -99,34 +105,55 @@ class _WindowPreparation:
         self._timings.read += time.perf_counter() - started
         is_last = number == len(self._batch.windows) - 1
         rows = self._batch.rows if is_last else None
-        if self._channel is not None:
-            return self._without_marked(number, changes, self._channel, rows)
+        if self._channels is not None:
+            return self._without_marked(number, changes, self._channels, rows)
         return changes.slice(0, rows)
 
     def _without_marked(
-        self, number: int, changes: pa.Table, channel: int, rows: int | None
+        self, number: int, changes: pa.Table, channels: Channels, rows: int | None
     ) -> pa.Table:
-        """Return the first `rows` of a window's changes without those that came from downstream."""
-        window = self._batch.windows[number]
-        marked = find_marked(changes, window.schema, channel)
-        changes = changes.slice(0, rows)
-        if marked is None:
-            return changes
-        left_out = marked.left_out[: changes.num_rows]
-        commit_ts = changes["commit_ts"].to_numpy()
-        here = left_out & (commit_ts > self._done) & (commit_ts <= window.hi)
-        self._builder.count_returned(
-            np.intersect1d(changes["start_ts"].to_numpy()[here], marked.start_ts)
-        )
-        return changes.filter(pa.array(~left_out))
+        """Return the first `rows` of a window's changes without those that came from downstream.
 
-    def _add(self, changes: pa.Table, through: int) -> None:
-        if through > self._done:
-            added = self._schemas.relocate(_changes_between(changes, self._done, through))
-            if self._batch.lost:
-                added = without_lost(added, self._batch.lost, self._schemas.table)
-            self._builder.add(added)
-            self._done = through
+        Nor those that were committed with others and are downstream already.
+        """
+        marked = find_marked(changes, self._batch.windows[number].schema, channels)
+        changes = changes.slice(0, rows)
+        self._marks = WindowMarks(changes, marked, channels, self._done)
+        return self._marks.kept(changes, self._batch.begun if number == 0 else None)
+
+    def _add(self, changes: pa.Table, through: int) -> Iterator[Step]:
+        """Add changes; yield the steps of those before them that came from another origin."""
+        if through <= self._done:
+            return
+        added = _changes_between(changes, self._done, through)
+        if self._marks is None:
+            self._add_these(added)
+        else:
+            yield from self._add_by_origin(added, self._marks, through)
+        self._done = through
+
+    def _add_by_origin(self, added: pa.Table, marks: WindowMarks, through: int) -> Iterator[Step]:
+        if not marks.is_ring:
+            self._builder.count_returned(marks.count_returned(through))
+            self._add_these(added)
+            return
+        added = self._schemas.without_unwanted(added)
+        commit_ts = added["commit_ts"].to_numpy()
+        runs = origin_runs(commit_ts, marks.channels_of(added))
+        for run in runs:
+            before = int(commit_ts[run.places[0]]) - 1
+            self._builder.count_returned(marks.count_returned(before))
+            yield from self._builder.enter_origin(run.channel, before)
+            self._add_these(added.take(pa.array(run.places)) if len(runs) > 1 else added)
+            if run.divides:
+                yield from self._builder.flush_part(run.divides)
+        self._builder.count_returned(marks.count_returned(through))
+
+    def _add_these(self, added: pa.Table) -> None:
+        added = self._schemas.relocate(added)
+        if self._batch.lost:
+            added = without_lost(added, self._batch.lost, self._schemas.table)
+        self._builder.add(added)
 
     def _apply_ddl(self, ddl: DdlJob, changes: pa.Table, *, has_companions: bool) -> Iterator[Step]:
         """Yield the steps before a DDL, and that of the DDL if it is a barrier.
@@ -159,9 +186,9 @@ class _WindowPreparation:
             self._builder.warn(warning)
 
     def _flush_before(self, ddl: DdlJob, changes: pa.Table) -> Iterator[Step]:
-        self._add(changes, ddl.commit_ts - 1)
+        yield from self._add(changes, ddl.commit_ts - 1)
         yield from self._builder.flush(ddl.commit_ts - 1)
-        self._add(changes, ddl.commit_ts)
+        yield from self._add(changes, ddl.commit_ts)
         yield from self._builder.flush_shared(ddl.commit_ts)
 
     def _scope(self, ddl: DdlJob) -> ScopeResult | None:

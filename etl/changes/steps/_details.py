@@ -220,10 +220,14 @@ class InFlightDetail(StepDetail):
     after_ts: int
     left_out: tuple[int, ...] = ()
     """Commit timestamps of the transactions inside that are ignored."""
+    channel: int | None = None
+    """As `CommitDetail.channel`."""
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Self:
-        return cls(document["after_ts"], tuple(document.get("left_out", ())))
+        return cls(
+            document["after_ts"], tuple(document.get("left_out", ())), document.get("channel")
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,12 +290,21 @@ class CommitDetail(StepDetail):
     """
     returned: int = 0
     """Transactions that were left out because they came from downstream."""
+    channel: int | None = None
+    """The channel that the transaction is marked with; None: the session's."""
+    channels_through: tuple[int, ...] = ()
+    """Channels, if of all rows committed at `rows_through` only those of these are downstream."""
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Self:
         counts = {name: tuple(kinds) for name, kinds in document.get("counts", {}).items()}
         return cls(
-            **{**document, "warnings": tuple(document.get("warnings", ())), "counts": counts}
+            **{
+                **document,
+                "warnings": tuple(document.get("warnings", ())),
+                "counts": counts,
+                "channels_through": tuple(document.get("channels_through", ())),
+            }
         )
 
 

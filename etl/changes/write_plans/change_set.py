@@ -81,6 +81,8 @@ class ChangeSet:
     Rows are written as if replayed: a row that is in the way by another key is an error. Changes of
     a row need not follow one another, as some of them may have lost.
     """
+    channel: int | None = None
+    """The channel that its transactions are marked with; None: the downstream session's."""
     reverted: Mapping[int, pa.Table] = field(default_factory=dict)
     """Changes (PART_SCHEMA) of ignored transactions that may be downstream, by table id."""
 

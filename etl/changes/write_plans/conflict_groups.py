@@ -83,7 +83,8 @@ def plan_steps(segment: ChangeSet, timings: StageTimings, workers: int) -> Itera
     # Not before all of it is decoded: what can't be was never in flight, and needn't be taken back.
     for each in (*alone, *(changes for changes, *_ in dispatched)):
         yield from each.as_bytes(segment.after)
-    yield Step(InFlightDetail(segment.after, segment.left_out), segment.through)
+    flight = InFlightDetail(segment.after, segment.left_out, segment.channel)
+    yield Step(flight, segment.through)
     for each in alone:
         yield from _assigned_to(each.deletes(), CHECKPOINT_SESSION)
     for each in alone:

@@ -84,7 +84,9 @@ def open_sink(settings: Settings, cluster_id: int, job: str = "") -> Sink:
 
             kind = _database_kind(settings.apply.mode)
             return kind.open(
-                database, ChangeOrigin.from_upstream(settings.upstream, settings.rules), cluster_id
+                database,
+                ChangeOrigin.from_upstream(settings.upstream, settings.rules, database.ring),
+                cluster_id,
             )
 
 

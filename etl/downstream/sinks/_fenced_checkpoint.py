@@ -103,8 +103,13 @@ class FencedCheckpoint:
         """Lock the row again, after a statement that commits by itself has let go of it."""
         self._table.lock(self.value)
 
-    def save(self, checkpoint: Checkpoint, confirm: Callable[[], None] = lambda: None) -> None:
-        """Write the row and commit.
+    def save(
+        self,
+        checkpoint: Checkpoint,
+        confirm: Callable[[], None] = lambda: None,
+        channel: int | None = None,
+    ) -> None:
+        """Write the row and commit, with the mark of `channel` as `MySQLSession.commit`.
 
         `confirm` is asked when the row is written: the first one can't be locked before it is
         there.
@@ -112,7 +117,7 @@ class FencedCheckpoint:
         checkpoint = self._owned(checkpoint)
         self._table.save(checkpoint, first=self.value is None)
         confirm()
-        self._commit_at(checkpoint)
+        self._commit_at(checkpoint, channel)
 
     @property
     def can_pipeline(self) -> bool:
@@ -172,17 +177,17 @@ class FencedCheckpoint:
             raise begun
         return answers
 
-    def finish_commit(self, attempt: PipelinedCommit) -> None:
-        """Commit what was attempted."""
+    def finish_commit(self, attempt: PipelinedCommit, channel: int | None = None) -> None:
+        """Commit what was attempted, with the mark of `channel` as `MySQLSession.commit`."""
         assert self._is_locked
-        self._commit_at(attempt.checkpoint)
+        self._commit_at(attempt.checkpoint, channel)
 
     def _owned(self, checkpoint: Checkpoint) -> Checkpoint:
         owner = self.guard.pipeline if self.guard is not None else checkpoint.owner
         return replace(checkpoint, process=self._process, owner=owner)
 
-    def _commit_at(self, checkpoint: Checkpoint) -> None:
-        self._session.commit()
+    def _commit_at(self, checkpoint: Checkpoint, channel: int | None) -> None:
+        self._session.commit(channel)
         self.value = checkpoint
         self._accepted = frozenset({self._process})
         self._forget_transaction()

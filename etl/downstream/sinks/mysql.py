@@ -68,12 +68,18 @@ class ChangeOrigin:
 
     upstream: Upstream
     rules: str
-    """Digest of the rules of their preparation, see `sluice.etl.changes.rules.rules_digest`."""
+    """Digest of the rules of their preparation, see `sluice.etl.changes.rules.rules_digest`.
+
+    Behind it the ring of clusters, if there is one: it says which changes are in a batch.
+    """
 
     @classmethod
-    def from_upstream(cls, upstream: Upstream, rules: ReplicationRules) -> Self:
-        """Return the origin of changes from an upstream by these rules."""
-        return cls(upstream, rules_digest(rules.filters, rules.routes))
+    def from_upstream(
+        cls, upstream: Upstream, rules: ReplicationRules, ring: Sequence[int] = ()
+    ) -> Self:
+        """Return the origin of changes from an upstream by these rules, in a `ring`."""
+        digest = rules_digest(rules.filters, rules.routes)
+        return cls(upstream, f"{digest} {' '.join(map(str, ring))}" if ring else digest)
 
 
 class MySQLSink:
@@ -151,8 +157,8 @@ class MySQLSink:
         if in_flight.rules not in ("", self._origin.rules if self._origin else ""):
             raise ApplyError(
                 f"changes between commit_ts {found.commit_ts} and {in_flight.until} are on"
-                f" {self.address} in part, written under another [filter] or other [[route]]"
-                " rules.",
+                f" {self.address} in part, written under another [filter], other [[route]]"
+                " rules or another [downstream] ring.",
                 hint=(
                     f"go on with the former rules until the checkpoint is past {in_flight.until}"
                     f" (`sluice run-until {in_flight.until}`), then change them"
@@ -343,19 +349,19 @@ class MySQLSink:
         self, step: Step, written: SinkResult, attempt: PipelinedCommit | None = None
     ) -> None:
         started = time.perf_counter()
+        detail = step.detail_of(CommitDetail)
         confirm = functools.partial(
             self._confirm, step, begun=self._row.reached().in_flight is not None
         )
         if attempt is None:
-            self._row.save(self._checkpoint_after(step), confirm)
+            self._row.save(self._checkpoint_after(step), confirm, detail.channel)
         else:
             confirm()
-            self._row.finish_commit(attempt)
+            self._row.finish_commit(attempt, detail.channel)
         written.commit_s += time.perf_counter() - started
         written.commits += 1
         written.rows += step.rows
         written.changes += step.changes
-        detail = step.detail_of(CommitDetail)
         written.add_stages(detail.timings_ms)
         written.warn(detail.warnings)
 
@@ -363,7 +369,9 @@ class MySQLSink:
         """Return the checkpoint that a commit step takes the row to."""
         detail = commit.detail_of(CommitDetail)
         after = self._row.reached().at(commit.commit_ts, detail.schema_version)
-        return after.before_rest_of(detail.rows_through) if detail.rows_through else after
+        if not detail.rows_through:
+            return after
+        return after.before_rest_of(detail.rows_through, channels=detail.channels_through)
 
     def _run_ddl(self, step: Step, written: SinkResult) -> None:
         started = time.perf_counter()

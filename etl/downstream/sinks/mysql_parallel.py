@@ -72,9 +72,14 @@ class _WriterThread:
         )
         self._thread.start()
 
-    def write(self, steps: Sequence[Step], checkpoint: Checkpoint) -> None:
-        """Queue steps to execute and commit, in order. Raises the error of an earlier one."""
-        self._put((steps, checkpoint))
+    def write(
+        self, steps: Sequence[Step], checkpoint: Checkpoint, channel: int | None = None
+    ) -> None:
+        """Queue steps to execute and commit, in order, with the mark of `channel`.
+
+        Between two channels is a flush. Raises the error of an earlier one.
+        """
+        self._put((steps, checkpoint, channel))
 
     def begin_flush(self) -> None:
         """Request a signal when everything is committed."""
@@ -106,14 +111,14 @@ class _WriterThread:
                 self._flushed.set()
                 order = self._orders.get()
                 continue
-            steps, checkpoint = [*order[0]], order[1]
+            steps, (_, checkpoint, channel) = [*order[0]], order
             while (
                 (order := self._waiting()) is not None and order is not _FLUSH and order is not _END
             ):
                 steps += order[0]
             try:
                 if self._error is None:
-                    self._execute(steps, checkpoint)
+                    self._execute(steps, checkpoint, channel)
             except BaseException as error:
                 self._error = self._error or error
                 self._session.close()  # rolls back, so that no session waits for its locks
@@ -126,7 +131,7 @@ class _WriterThread:
         except queue.Empty:
             return None
 
-    def _execute(self, steps: Sequence[Step], checkpoint: Checkpoint) -> None:
+    def _execute(self, steps: Sequence[Step], checkpoint: Checkpoint, channel: int | None) -> None:
         """Execute all of the steps or none.
 
         One by one if the downstream's rows aren't those that one of them expects, so that the
@@ -134,7 +139,7 @@ class _WriterThread:
         """
         self._connect()
         try:
-            self._commit(steps, checkpoint)
+            self._commit(steps, checkpoint, channel)
         except ApplyError:
             # What a process that was taken over finds is what its successor has written: that is no
             # refusal.
@@ -144,7 +149,7 @@ class _WriterThread:
             self._session.rollback()
             for step in steps:
                 try:
-                    self._commit([step], checkpoint)
+                    self._commit([step], checkpoint, channel)
                 except ApplyError:
                     self._table.lock(checkpoint, shared=True)
                     raise
@@ -157,7 +162,7 @@ class _WriterThread:
             self._session.query("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
             self._session.query("COMMIT")  # so that it holds from the next statement on
 
-    def _commit(self, steps: Sequence[Step], checkpoint: Checkpoint) -> None:
+    def _commit(self, steps: Sequence[Step], checkpoint: Checkpoint, channel: int | None) -> None:
         for pause_s in (*_RETRY_DELAYS_S, None):
             try:
                 # As autocommit is off, the first statement begins a transaction: no round trip for
@@ -165,7 +170,7 @@ class _WriterThread:
                 if not self._is_sent_whole(steps, checkpoint):
                     self._writer.write_all(steps)
                     self._table.lock(checkpoint, shared=True)
-                self._session.commit()
+                self._session.commit(channel)
                 self._last_used = time.monotonic()
                 return
             except DownstreamError as error:
@@ -213,6 +218,8 @@ class ParallelMySQLSink(MySQLSink):
         self._cluster_id = cluster_id
         self._workers: list[_WriterThread] = []
         self._waiting_bytes = 0
+        self._channel: int | None = None
+        """That of the changes in flight."""
 
     @classmethod
     def open(
@@ -254,7 +261,7 @@ class ParallelMySQLSink(MySQLSink):
             if self._waiting_bytes + size > _MAX_QUEUED_BYTES:
                 self._flush(written)
             self._waiting_bytes += size
-            self._worker(worker).write(steps, checkpoint)
+            self._worker(worker).write(steps, checkpoint, self._channel)
         waiting.clear()
 
     def _execute(self, step: Step, written: SinkResult) -> None:
@@ -294,6 +301,7 @@ class ParallelMySQLSink(MySQLSink):
                 f"changes through {before.in_flight.until} are in flight: what follows can't begin"
                 " before they are written"
             )
+        self._channel = detail.channel
         in_flight = InFlight(step.commit_ts, detail.left_out, self._rules)
         self._row.change(
             replace(before, consistent=False, in_flight=in_flight), lambda: self._confirm(step)

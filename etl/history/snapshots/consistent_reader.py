@@ -275,7 +275,10 @@ def _inconsistency_reason(found: Checkpoint) -> str | None:
     if found.pending is not None:
         return f"the DDL committed at {found.pending.commit_ts} is being executed"
     if found.shared is not None:
-        return f"of what was committed at {found.shared.ts} the rows are there, and not all DDL"
+        there = (
+            "only rows of some clusters" if found.shared.channels else "the rows, and not all DDL"
+        )
+        return f"of what was committed at {found.shared.ts} {there} are there"
     if not found.consistent:
         return "a Drainer left changes beyond it, which are written in safe mode"
     return None

@@ -85,10 +85,8 @@ def check_checkpoint(settings: Settings, cluster_id: int) -> Iterator[CheckResul
         if found is None:
             yield CheckResult(area, OK, f"{place}: none yet")
         else:
-            form = ROW_FORMAT if found.shared is not None else 1
-            yield CheckResult(
-                area, OK, f"{place}: format {form}, this version reads 1 to {ROW_FORMAT}"
-            )
+            text = f"{place}: format {found.row_format}, this version reads 1 to {ROW_FORMAT}"
+            yield CheckResult(area, OK, text)
         if isinstance(settings.target, Downstream):
             _check_chunk_results(settings.target)
         elif isinstance(settings.target, Kafka) and settings.target.has_resume_record:

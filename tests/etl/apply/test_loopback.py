@@ -26,6 +26,7 @@ from sluice.tidb.schema import Schema, Table
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.preparing import local_preparer
 from tests.etl.story import ITEM, Story, table, with_item
+from tests.etl.tidb_stand_in import TIDB, TiDBStandIn
 
 MARKS = replace(
     table(
@@ -261,3 +262,64 @@ def test_doctor_names_a_missing_mark_table_and_makes_none(
         assert cursor.fetchall() == ()
     apply(story, settings)
     assert [one.state for one in check_pipeline(settings, ("downstream",))] == [OK]
+
+
+def ring_of(story: Story, mode: str = "atomic") -> Settings:
+    """Settings of the pipeline from the cluster of channel 7 to that of 8; 9 is before it."""
+    settings = two_way(story, mode=mode)
+    return replace(settings, downstream=replace(settings.downstream, ring=(7, 8, 9)))
+
+
+def channels_of(server: MariaDBServer) -> set[int]:
+    """The channels of which there are marks."""
+    with server.connect() as connection, connection.cursor() as cursor:
+        cursor.execute("SELECT DISTINCT channel_id FROM retl._drainer_repl_mark")
+        return {int(channel) for (channel,) in cursor.fetchall()}
+
+
+@pytest.mark.parametrize("mode", ["atomic", "parallel"])
+def test_in_a_ring_what_came_from_another_cluster_keeps_its_mark(
+    mariadb: MariaDBServer, tmp_path: Path, mode: str
+) -> None:
+    story = marked_story(mariadb, tmp_path)
+    story.changes(item(2), mark(UPDATE, channel=8))  # of the downstream
+    story.changes(item(3))
+    settings = ring_of(story, mode)
+    apply(story, settings)
+    assert (story.rows("item"), channels_of(mariadb)) == ([(1, 1), (3, 0)], {7})
+    story.changes(item(4), mark(UPDATE, channel=9))
+    apply(story, settings)
+    assert (story.rows("item")[2:], channels_of(mariadb)) == ([(4, 0)], {7, 9})
+
+
+def test_in_a_ring_a_tidb_is_told_the_origin_of_each_transaction(mariadb: MariaDBServer) -> None:
+    variables = {**TIDB.variables, "tidb_cdc_write_source": "0"}
+    tidb = TiDBStandIn(mariadb, replace(TIDB, variables=variables))
+    settings = replace(tidb.downstream, loopback_control=True, channel_id=7, ring=(7, 8, 19))
+    session = MySQLSession(settings)
+    session.connect()
+    session.query("CREATE DATABASE d")
+    session.query("CREATE TABLE d.t (id int PRIMARY KEY)")
+    for number, channel in enumerate((None, 8, 8, 19, 7)):
+        session.begin()
+        session.execute(f"INSERT INTO d.t VALUES ({number})")
+        session.commit(channel)
+    session.close()
+    told = [each for each in tidb.seen.statements if "SESSION tidb_cdc_write_source" in each]
+    assert [each.rpartition("=")[2] for each in told] == ["7", "8", "0", "7"]
+    assert channels_of(mariadb) == {7, 8, 19}
+    tidb.close()
+
+
+def test_doctor_names_marks_of_clusters_that_are_not_in_the_ring(
+    mariadb: MariaDBServer, tmp_path: Path
+) -> None:
+    story = with_item(mariadb, tmp_path)
+    settings = ring_of(story)
+    apply(story, settings)
+    assert [one.state for one in check_pipeline(settings, ("downstream",))] == [OK]
+    with mariadb.connect() as connection, connection.cursor() as cursor:
+        cursor.execute("INSERT INTO retl._drainer_repl_mark VALUES (0, 8, 1, ''), (0, 5, 1, '')")
+    *_, found = check_pipeline(settings, ("downstream",))
+    assert found.state == WARN
+    assert "marks of channels 5, 8" in found.text
