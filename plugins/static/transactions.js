@@ -238,6 +238,7 @@ function facts(one, around) {
     { class: "facts", id: "facts" },
     figure("Row changes", one.complete ? count(total(one)) : `${count(total(one))} and more`, one.tables.length ? `in ${many(one.tables.length, "table")}` : "no rows of its own"),
     figure("Ran for", took === null ? "–" : span(took), "from its start to its commit"),
+    one.channels?.length > 0 && figure("Came from", one.channels.map((channel) => `channel ${channel}`).join(", "), "by its mark: a pipeline wrote it"),
     h("div", { class: "fact" }, h("dt", {}, "Commit ts"), h("dd", {}, copyable(one.commit_ts, around), h("span", { class: "more" }, one.archived ? "kept in the archive" : "kept in the relay log"))),
   );
 }

@@ -5,6 +5,7 @@ Values are in readable form.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
@@ -12,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from sluice.etl.changes.mark_table import CHANNEL_COLUMN, is_mark_table
 from sluice.etl.changes.recorded_schema import RecordedSchema, SchemaTimeline
 from sluice.etl.changes.rules import is_internal_table
 from sluice.etl.changes.write_plans.identity import lookup_key_columns
@@ -93,6 +95,8 @@ class TransactionView:
     rows: list[ChangedRow] = field(default_factory=list)
     ddl: FoundDdl | None = None
     left_out: str = ""
+    channels: tuple[int, ...] = ()
+    """The channels of its marks: a pipeline or Drainer wrote it, for what came from there."""
     complete: bool = True
 
 
@@ -211,6 +215,7 @@ class _TransactionRows:
         self._wanted = table
         self._tables = SchemaTimeline.from_window(window)
         self._counts: dict[str, list[int]] = {}
+        self._channels: set[int] = set()
         self._remaining = MAX_ROWS_SHOWN
 
     def read(self, offset: int, patience: TimeBudget) -> None:
@@ -225,6 +230,7 @@ class _TransactionRows:
             TableRows(name, inserts, updates, deletes)
             for name, (inserts, updates, deletes) in self._counts.items()
         ]
+        view.channels = tuple(sorted(self._channels))
 
     def _batch(self, batch: pa.RecordBatch, offset: int) -> int:
         """Count the batch's rows, and return the number of rows still to be skipped."""
@@ -238,6 +244,9 @@ class _TransactionRows:
             counts = self._counts.setdefault(name, [0, 0, 0])
             for place, kind in enumerate((INSERT, UPDATE, DELETE)):
                 counts[place] += int(np.count_nonzero(kinds[mine] == kind))
+            table = self._tables.find(table_id, self._view.commit_ts)
+            if table is not None and is_mark_table(table.schema_name, table.name):
+                self._channels.update(_channels(table, batch.filter(pa.array(mine))))
             wanted |= mine & (not self._wanted or name == self._wanted)
         places = np.flatnonzero(wanted)
         for place in places[offset : offset + self._remaining].tolist():
@@ -267,6 +276,15 @@ class _TransactionRows:
             return ChangedRow(
                 position, name, word, fault=f"{error}; {len(row)} bytes: {row[:64].hex()}"
             )
+
+
+def _channels(marks: Table, changes: pa.RecordBatch) -> Iterator[int]:
+    """Yield the channels that changes of the mark table have."""
+    for raw in changes.to_pylist():
+        with contextlib.suppress(ValueError):  # the row itself shows the fault
+            for image in _images(marks, raw["kind"], raw["row"]):
+                if image is not None and CHANNEL_COLUMN in image.schema.names:
+                    yield int(image.column(CHANNEL_COLUMN)[0].as_py())
 
 
 def _images(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,8 @@ from sluice.etl.history.find import (
 )
 from sluice.etl.history.history_log import HistoryLog
 from sluice.etl.settings import Downstream, Relay, Settings, Upstream
-from sluice.relay import RelayLog
+from sluice.relay import INSERT, UPDATE, RelayLog
+from sluice.tidb.rows import encode_insert, encode_update
 from tests.etl.story import Story, table
 
 SPECS = ("id int", "note text", "raw varbinary(2000)", "f float", "d decimal(9,2)")
@@ -53,6 +55,22 @@ def test_old_and_new_stand_side_by_side_and_null_is_not_the_empty_text(story: St
     assert [name for name, value in values.items() if value.key] == ["id"]
     assert values["raw"].new == DisplayValue("bytes", "00fe", 2)
     assert [values[name].new.text for name in ("id", "f", "d")] == ["7", "0.1", "1.50"]  # type: ignore[union-attr]
+
+
+def test_a_transaction_that_a_pipeline_wrote_has_the_channel_of_its_mark(story: Story) -> None:
+    made = story.create(table(11, "t", *SPECS, primary="id"), "CREATE TABLE t …")
+    columns = ("id bigint", "channel_id bigint", "val bigint")
+    marks = table(12, "_drainer_repl_mark", *columns, primary="id,channel_id")
+    marks = story.create(replace(marks, schema_name="retl"), "CREATE TABLE …")
+    row = {"id": 7, "note": None, "raw": b"", "f": 0.1, "d": "1.50"}
+    mark = {"id": 3, "channel_id": 2, "val": 1}
+    story.changes(
+        (made, INSERT, encode_insert(made, row)),
+        (marks, UPDATE, encode_update(marks, mark, {**mark, "val": 2})),
+    )
+    assert load_transaction(past(story), newest(story)).channels == (2,)
+    story.delete(made, row)
+    assert load_transaction(past(story), newest(story)).channels == ()
 
 
 def test_a_long_value_is_cut_and_can_be_had_whole(story: Story) -> None:
