@@ -77,10 +77,12 @@ def test_settings_that_cannot_decide_conflicts_are_refused_by_name(
 
 
 def test_a_downstream_without_optimistic_transactions_is_refused_by_name(
-    mariadb: MariaDBServer, tmp_path: Path
+    own_mariadb_server: MariaDBServer, tmp_path: Path
 ) -> None:
-    story, other = with_item(mariadb, tmp_path), Story(mariadb, tmp_path / "other")
-    settings = settings_of(tmp_path, settings_text(story.url, other.url, mariadb.port))
+    own_mariadb_server.empty()
+    story = with_item(own_mariadb_server, tmp_path)
+    other = Story(own_mariadb_server, tmp_path / "other")
+    settings = settings_of(tmp_path, settings_text(story.url, other.url, own_mariadb_server.port))
     with pytest.raises(DownstreamError, match="reverse-relay needs a TiDB"):
         run_apply(settings, until_ts=story.now, run_seconds=60, prepare=local_preparer(settings))
 

@@ -199,7 +199,7 @@ def test_commits_of_nothing_wait_and_what_comes_behind_them_does_not(
     )
     running.start()
     try:
-        wait_for(lambda: checkpoint_of(settings) == story.now)
+        wait_for(lambda: checkpoint_of(settings) == story.now and batches)
         written = len(batches)
         for _ in range(5):
             story.idle(story.now + 10)
