@@ -202,7 +202,7 @@ def _rules(name: str, document: Mapping[str, object], downstream: Downstream) ->
 
 
 def refuse_renames(name: str, settings: Settings) -> None:
-    """Raise SettingsError for a rule that renames or adds columns of files or topics."""
+    """Raise SettingsError for a rule of databases alone, if the pipeline writes files or topics."""
     kind = settings.downstream.type
     for route in settings.routes.rules if kind != "mysql" else ():
         if route.source_column:
@@ -211,10 +211,9 @@ def refuse_renames(name: str, settings: Settings) -> None:
                 f" is {kind}"
             )
     for rule in settings.filters.columns if kind != "mysql" else ():
-        verb = "renamed" if rule.rename else "added"
-        if rule.rename or rule.added or rule.soft_delete or rule.history:
+        if rule.added or rule.soft_delete or rule.history:
             raise SettingsError(
-                f"{name}: {rule.text}: columns can be {verb} in databases alone, and [downstream]"
+                f"{name}: {rule.text}: columns can be added in databases alone, and [downstream]"
                 f" type is {kind}"
             )
 

@@ -64,7 +64,7 @@ class _DdlScoper:
         self._moved_sources: list[MovedSource] = []
         self._renamed_for_source: list[tuple[str, str]] = []
         self._left_out: set[str] = set()
-        self._masks = False
+        self._shapes = False
 
     def result(self) -> ScopeResult:
         schema, name, query = self._ddl.schema_name, self._ddl.table_name, self._ddl.query
@@ -149,7 +149,10 @@ class _DdlScoper:
                 if table is not None:
                     narrowed = self._checks.narrowed(table)
                     side[table_id] = with_history_columns(narrowed)
-                    self._masks |= any(column.mask for column in narrowed.columns)
+                    self._shapes |= any(
+                        column.mask or (column.public and column.upstream_name)
+                        for column in narrowed.columns
+                    )
                     shown = {column.id for column in narrowed.columns if column.public}
                     self._left_out |= {
                         column.name
@@ -238,7 +241,7 @@ class _DdlScoper:
             left_out=tuple(sorted(self._left_out)),
             moved_sources=tuple(self._moved_sources),
             renamed_for_source=tuple(self._renamed_for_source),
-            masks=self._masks,
+            shapes=self._shapes,
             only_if_empty=self._kind == Action.DROP_SCHEMA
             and (
                 not self._filters.wants_whole_schema(schema) or self._routes.concerns_schema(schema)

@@ -376,8 +376,8 @@ class ScopedDdl(DdlJob, StepDetail):
     moved_sources: tuple[MovedSource, ...] = ()
     renamed_for_source: tuple[tuple[str, str], ...] = ()
     """(New, old) names of columns that one source of a merged table renames, and others may not."""
-    masks: bool = False
-    """Whether rules mask columns of its tables, before or after it."""
+    shapes: bool = False
+    """Whether rules mask or rename columns of its tables, before or after it."""
 
     @classmethod
     def from_job(cls, job: DdlJob, **more: Any) -> Self:
@@ -403,8 +403,8 @@ class ScopedDdl(DdlJob, StepDetail):
             document["moved_sources"] = [moved.to_json() for moved in self.moved_sources]
         if self.renamed_for_source:
             document["renamed_for_source"] = [list(names) for names in self.renamed_for_source]
-        if self.masks:
-            document["masks"] = True
+        if self.shapes:
+            document["shapes"] = True
         if self.kept:
             document["kept"] = [rows.to_json() for rows in self.kept]
         return document
@@ -428,7 +428,7 @@ class ScopedDdl(DdlJob, StepDetail):
             renamed_for_source=tuple(
                 (str(new), str(old)) for new, old in document.get("renamed_for_source") or ()
             ),
-            masks=bool(document.get("masks")),
+            shapes=bool(document.get("shapes")),
         )
 
 

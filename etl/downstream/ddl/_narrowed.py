@@ -1,10 +1,10 @@
-"""Write DDL for files and topics whose tables lack columns that rules leave out, or mask.
+"""Write DDL for files and topics whose tables have columns that rules leave out, rename or mask.
 
-Such sinks record the upstream's statement. Where a rule leaves out columns of its tables, a reader
-who executes the statement would have other columns than the rows. Where it masks some, the
-statement may have their clear defaults. So statements about columns and
-indexes are made from the tables, as for a database that is as the table was before. Other
-statements stay as they are, since they name no columns, or are refused.
+Such sinks record the upstream's statement. Where a rule leaves out or renames columns of its
+tables, a reader who executes the statement would have other columns than the rows. Where it masks
+some, the statement may have their clear defaults. So statements about columns and indexes are made
+from the tables, as for a database that is as the table was before. Other statements stay as they
+are, since they name no columns, or are refused.
 """
 
 from __future__ import annotations
@@ -72,11 +72,13 @@ def _check_names(ddl: ScopedDdl) -> None:
     tables = [t for t in (*ddl.before.values(), *ddl.effect.tables.values()) if t is not None]
     own = {folded(name) for table in tables for name in (table.schema_name, table.name)}
     words = set(_words(ddl.query))
-    for name in ddl.left_out:
+    renamed = {c.upstream_name for table in tables for c in table.columns if c.public} - {""}
+    unknown = dict.fromkeys(sorted(renamed), "renames") | dict.fromkeys(ddl.left_out, "leaves out")
+    for name, what in unknown.items():
         if folded(name) in words - own:
             raise DdlError(
                 f"{ddl.title} in {ddl.schema_name} names column {name}, which [[filter.columns]]"
-                f" leaves out, so a reader can't execute it. Statement: {ddl.query[:2000]}.",
+                f" {what}, so a reader can't execute it. Statement: {ddl.query[:2000]}.",
                 hint=(
                     f"leave it out: `sluice ddl skip {ddl.commit_ts}`; or have another statement"
                     f" recorded: `sluice ddl replace {ddl.commit_ts} --sql '...'`"

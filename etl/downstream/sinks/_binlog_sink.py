@@ -36,7 +36,7 @@ def with_recorded_statement(ddl: ScopedDdl) -> tuple[ScopedDdl | None, list[str]
         plain = replace(ddl, type=0) if ddl.type in _TIDB_ONLY_ACTIONS else ddl
         if skip_reason(plain, _PASS_ALL) is not None:
             return None, []
-        if not (ddl.left_out or ddl.masks):
+        if not (ddl.left_out or ddl.shapes):
             return ddl, []
         statements, warnings = narrowed_statements(ddl)
     return (replace(ddl, query="; ".join(statements)) if statements else None), warnings

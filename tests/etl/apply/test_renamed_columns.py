@@ -12,7 +12,6 @@ from sluice.errors import SluiceError
 from sluice.etl.apply._verify_applied import first_unapplied_row
 from sluice.etl.changes.rules import ColumnRuleError, ReplicationRules, Route, Routes
 from sluice.etl.downstream import Checkpoint, MySQLSession
-from sluice.etl.settings import SettingsError, parse_settings, with_target
 from sluice.etl.settings.rules import RuleError, parse_filter
 from sluice.tidb.ddl_actions import Action
 from sluice.tidb.schema import Index, Table
@@ -195,24 +194,3 @@ def test_a_merged_table_keeps_its_columns_names_or_stops(
 def test_a_rule_that_cannot_be_understood_names_itself(rule: dict[str, Any], why: str) -> None:
     with pytest.raises(RuleError, match=rf"\[\[filter.columns\]\] 1.*{why}"):
         parse_filter({"columns": [{"tables": ["d.t"], **rule}]})
-
-
-@pytest.mark.parametrize("kind", ["kafka", "file"])
-def test_settings_of_kafka_and_files_refuse_other_names(tmp_path: Path, kind: str) -> None:
-    document = {
-        "upstream": {"pd-urls": "-"},
-        "relay": {"url": f"file://{tmp_path}/relay"},
-        "downstream": {"type": kind},
-        "file": {"dir": str(tmp_path)},
-        "filter": {"columns": [{"tables": ["d.t"], **RULE}]},
-    }
-    why = rf"filter\.columns\]\] 1 .* type is {kind}"
-    with pytest.raises(SettingsError, match=why):
-        parse_settings(document)
-    database = parse_settings({**document, "downstream": {"host": "h"}})
-    other = {"downstream": {"type": kind}, "file": {"dir": str(tmp_path)}}
-    if kind == "kafka":
-        other["kafka"] = {"brokers": "b:9092", "savepoint": "/s"}
-    with pytest.raises(SettingsError, match=why):
-        with_target(database, other)
-    assert with_target(database, {"downstream": {"host": "h2"}}).filters.columns

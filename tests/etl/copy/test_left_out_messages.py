@@ -1,4 +1,4 @@
-"""Messages of a dump's rows lack the columns that a rule leaves out, or have them masked."""
+"""Messages of a dump's rows have the columns as rules leave out, rename or mask them."""
 
 from __future__ import annotations
 
@@ -41,6 +41,18 @@ def test_messages_of_a_dump_lack_the_columns_that_are_left_out(dump: str) -> Non
     assert rows == every > 0
     assert b'"updated"' in whole and b'"updated"' not in found
     assert whole.count(b'"balance"') == found.count(b'"balance"') > rows
+
+
+@pytest.mark.parametrize("dump", DUMPS)
+def test_messages_of_a_dump_have_new_names(dump: str) -> None:
+    rule = {"tables": [TABLE], "rename": {"Balance": "saldo"}}
+    _, found = messages(dump, parse_filter({"columns": [rule]})[0])
+    _, whole = messages(dump, Filter())
+    values = [
+        re.findall(rb'"%b":"(.*?)"' % n, x) for n, x in ((b"balance", whole), (b"saldo", found))
+    ]
+    assert values[0] == values[1] != []
+    assert b'"balance"' not in found
 
 
 @pytest.mark.parametrize("dump", DUMPS)

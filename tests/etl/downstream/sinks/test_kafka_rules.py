@@ -115,7 +115,13 @@ def test_a_row_that_crosses_a_rules_border_is_an_insert_or_a_delete_in_every_for
 CUSTOMERS = table(
     12, "customers", "id int", "name varchar(9)", "email varchar(20)", "phone int", primary="id"
 )
-WITHOUT = {"columns": [{"tables": ["d.cust*"], "leave-out": ["EMAIL", "phone", "fax"]}]}
+NEW_NAMES = {"name": "title", "grade": "level"}
+WITHOUT = {
+    "columns": [
+        {"tables": ["d.cust*"], "leave-out": ["EMAIL", "phone", "fax"]},
+        {"tables": ["d.cust*"], "rename": {"NAME": "title", "grade": "level"}},
+    ]
+}
 SECRETS = (b"secret", b"email", b"EMAIL", b"phone", b"fax", b"4711")
 
 
@@ -124,7 +130,7 @@ def customer(number: int, name: str | None, **more: Any) -> Row:
 
 
 def shown(row: Row) -> Row:
-    return {n: v for n, v in row.items() if n not in ("email", "phone", "fax")}
+    return {NEW_NAMES.get(n, n): v for n, v in row.items() if n not in ("email", "phone", "fax")}
 
 
 def told(folder: Path) -> tuple[Any, list[Row]]:
@@ -161,7 +167,7 @@ def told(folder: Path) -> tuple[Any, list[Row]]:
 
 
 @pytest.mark.parametrize("name", READERS)
-def test_nothing_of_a_left_out_column_is_in_the_topics_in_any_format(
+def test_readers_of_every_format_find_new_names_and_nothing_of_left_out_columns(
     name: str, options: Kafka, tmp_path: Path
 ) -> None:
     story, rows = told(tmp_path)
@@ -193,8 +199,15 @@ def test_statements_in_topics_name_the_columns_that_are_left(
     sent = merged(row_topics(options))
     documents = [json.loads(message.value or b"{}") for message in sent]
     first, *others = [each["sql"] for each in documents if each["isDdl"] and each["table"]]
-    assert first.startswith("CREATE TABLE `d`.`customers` (`id` INT NOT NULL, `name` VARCHAR(9)")
-    assert others == ["ALTER TABLE `d`.`customers` ADD COLUMN `grade` INT NULL DEFAULT NULL"]
+    assert first.startswith("CREATE TABLE `d`.`customers` (`id` INT NOT NULL, `title` VARCHAR(9)")
+    assert others == ["ALTER TABLE `d`.`customers` ADD COLUMN `level` INT NULL DEFAULT NULL"]
+
+
+def test_rows_are_dispatched_by_a_columns_new_name(options: Kafka, tmp_path: Path) -> None:
+    story, rows = told(tmp_path)
+    apply(settings_to(story.url, replace(options, dispatch="columns:title"), WITHOUT))
+    sent = [m for m in merged(row_topics(options)) if not json.loads(m.value or b"{}")["isDdl"]]
+    assert len(sent) > len(rows)
 
 
 def test_a_dispatch_by_a_left_out_column_stops_by_the_tables_and_the_columns_name(
