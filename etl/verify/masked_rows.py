@@ -18,7 +18,7 @@ from sluice.etl.changes.masks import Mask, mask_key
 from sluice.tidb.folded import folded
 from sluice.tidb.schema import Column
 
-__all__ = ["masked_rows", "permuted_digits"]
+__all__ = ["masked_rows", "permuted_digits", "permuted_number"]
 
 _BLOCK_BYTES = 64
 """Block size of SHA-256."""
@@ -105,6 +105,14 @@ def _value_mask(column: Column) -> Callable[[object], object]:
     room = 1 << 30 if column.flen < 0 else column.flen
     if mask.kind == "hash":
         return lambda value: value and _hex(key, value)[:room]  # type: ignore[arg-type]
+    if mask.kind == "digits" and column.kind == "int":
+        bits = {1: 8, 2: 16, 3: 32, 8: 64, 9: 24}[column.tp]
+        return lambda value: permuted_number(
+            key,
+            value,  # type: ignore[arg-type]
+            bits,
+            unsigned=column.unsigned,
+        )
     if mask.kind == "digits":
         return lambda value: permuted_digits(key, value)  # type: ignore[arg-type]
     return lambda value: _email(key, value, room)  # type: ignore[arg-type]
@@ -162,6 +170,17 @@ def permuted_digits(key: bytes, value: bytes) -> bytes:
         for at, byte in zip(block, digits, strict=True):
             found[at] = byte
     return bytes(found)
+
+
+def permuted_number(key: bytes, value: int, bits: int, *, unsigned: bool) -> int:
+    """Return the next number of a permutation's cycle that the type holds and that is as long."""
+    sign, text = ("-", str(value)[1:]) if value < 0 else ("", str(value))
+    held = range(2**bits) if unsigned else range(-(1 << bits - 1), 1 << bits - 1)
+    while True:
+        text = permuted_digits(key, text.encode()).decode()
+        found = int(sign + text)
+        if found in held and str(found) == sign + text:
+            return found
 
 
 def _permuted(key: bytes, block: int, digits: bytes) -> bytes:

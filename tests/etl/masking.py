@@ -9,7 +9,7 @@ import datetime
 import hmac
 from typing import Any
 
-from sluice.etl.verify.masked_rows import permuted_digits
+from sluice.etl.verify.masked_rows import permuted_digits, permuted_number
 
 VARIABLE = "SLUICE_TEST_MASK_KEY"
 KEY = "an example key of 32 characters!"
@@ -48,6 +48,8 @@ def masked(value: Any, mask: Any, width: int = 64) -> Any:
             return "*" * hidden + value[hidden:] if hidden > 0 else "*" * len(value)
         case "hash":
             return hashed(value, width)
+        case "digits" if isinstance(value, int):  # of a BIGINT
+            return permuted_number(KEY.encode(), value, 64, unsigned=False)
         case "digits":
             return permuted_digits(KEY.encode(), value.encode()).decode()
         case "email" if "@" in value:

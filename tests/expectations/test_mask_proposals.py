@@ -218,7 +218,7 @@ def test_the_command_reads_the_upstreams_tables_and_the_downstreams_rows(
         found = typed("quality", "propose", f"{DATABASE}.*").stdout
         rules = tomllib.loads(found)["filter"]["columns"]
         assert rules == [
-            {"tables": [f"{DATABASE}.load_1"], "mask": {"phone": "null"}},
+            {"tables": [f"{DATABASE}.load_1"], "mask": {"phone": "digits"}},
             {"tables": [f"{DATABASE}.txn"], "mask": {"note": "email"}},
         ]
         assert "@" not in found

@@ -24,6 +24,7 @@ from sluice.tidb.codec.datum import (
     COMPACT,
     NIL,
     UVARINT,
+    VARINT,
     Datum,
     decode_datum,
     encode_datum,
@@ -148,20 +149,10 @@ def _masked_rows(table: Table, kind: int, rows: pa.LargeBinaryArray) -> pa.Large
     if any(by_column(table, column) for column in table.columns):
         return pa.array(list(_masked_by_others(table, kind, rows)), rows.type)
     masks = {column.id: _datum_mask(column) for column in table.columns if column.mask}
-    walk = RowWalk(table, _NAMES[kind])
-    buffer = Buffer(rows)
     try:
-        done, spans = walk.spans(buffer, frozenset(masks))
-    except UnsupportedShape:
-        done, spans = np.zeros(len(rows), np.bool_), []
-    parts, at = [], buffer.start
-    for column_id, begin, end in spans:
-        begins, ends = np.where(done, begin, buffer.start), np.where(done, end, buffer.start)
-        parts.append(_slices(buffer, at, begins))
-        parts.append(_masked_datums(_slices(buffer, begins, ends), masks[column_id]))
-        at = ends
-    parts.append(_slices(buffer, at, buffer.end))
-    found = pc.binary_join_element_wise(*parts, pa.scalar(b"", pa.large_binary()))
+        done, found = _masked_in_lock_step(table, kind, rows, masks)
+    except (CodecError, UnsupportedShape):
+        done, found = np.zeros(len(rows), np.bool_), rows
     others = np.flatnonzero(~done)
     if not len(others):
         return found
@@ -169,6 +160,25 @@ def _masked_rows(table: Table, kind: int, rows: pa.LargeBinaryArray) -> pa.Large
     index[others] = len(rows) + np.arange(len(others))
     single = [_masked_row(table, kind, rows, number, [masks]) for number in others.tolist()]
     return pa.concat_arrays([found, pa.array(single, rows.type)]).take(pa.array(index))
+
+
+def _masked_in_lock_step(
+    table: Table, kind: int, rows: pa.LargeBinaryArray, masks: Mapping[int, DatumMask]
+) -> tuple[npt.NDArray[np.bool_], pa.LargeBinaryArray]:
+    """Return which rows have the form that most have, and these rows masked; else what is no row.
+
+    Raises UnsupportedShape, and CodecError for a value that a mask can't read.
+    """
+    buffer = Buffer(rows)
+    done, spans = RowWalk(table, _NAMES[kind]).spans(buffer, frozenset(masks))
+    parts, at = [], buffer.start
+    for column_id, begin, end in spans:
+        begins, ends = np.where(done, begin, buffer.start), np.where(done, end, buffer.start)
+        parts.append(_slices(buffer, at, begins))
+        parts.append(_masked_datums(_slices(buffer, begins, ends), masks[column_id]))
+        at = ends
+    parts.append(_slices(buffer, at, buffer.end))
+    return done, pc.binary_join_element_wise(*parts, pa.scalar(b"", pa.large_binary()))
 
 
 def _slices(buffer: Buffer, begins: Ints, ends: Ints) -> pa.LargeBinaryArray:
@@ -199,6 +209,8 @@ def _datum_mask(column: Column) -> DatumMask:
         return lambda datum: constant if datum and datum != _NULL else datum
     if mask.kind == "shift-days":
         return _shift(column, shift_of(mask.key, int(mask.argument), None))
+    if column.kind == "int":
+        return _number(column, mask.of_numbers(column))
     change = mask.of_texts(column)
 
     def masked(datum: bytes) -> bytes:
@@ -235,6 +247,20 @@ def _shift(column: Column, days: int) -> DatumMask:
         return encode_datum(Datum(UVARINT, pack_time(text)))
 
     return shifted
+
+
+def _number(column: Column, change: Callable[[int], int]) -> DatumMask:
+    """Return the function that masks a whole number in its datum."""
+
+    def masked(datum: bytes) -> bytes:
+        if not datum or datum == _NULL:
+            return datum
+        number = decode_datum(datum)[0]
+        if number.flag not in (VARINT, UVARINT) or not isinstance(number.value, int):
+            raise CodecError(f"column {column.name!r} is a whole number, and has {number.flag}")
+        return encode_datum(Datum(number.flag, change(number.value)))
+
+    return masked
 
 
 def _masked_by_others(table: Table, kind: int, rows: pa.LargeBinaryArray) -> Iterator[bytes]:

@@ -10,6 +10,7 @@ from sluice.etl.changes.masks.date_shift import shift_of
 from sluice.etl.changes.masks.kernel.plain import Spec
 from sluice.etl.changes.masks.mask import KEYED_KINDS, Mask, constant_value
 from sluice.etl.changes.masks.mask_key import mask_key
+from sluice.etl.changes.masks.mask_number import INT_BITS
 from sluice.etl.changes.masks.mask_text import hash_width
 from sluice.tidb.codec.column_value import to_datum
 from sluice.tidb.codec.datum import NIL
@@ -26,7 +27,8 @@ _KINDS = {
     "shift-days": kernel.SHIFT,
 }
 _TIMESTAMP, _UNSIGNED = 1, 2
-"""What SHIFT has in place of digits: the column's type, and that of the column of persons."""
+"""What SHIFT has in place of digits: the column's type, and that of the column of persons. NUMBER
+has the type of its own."""
 
 
 _MAX_INT = 2**31 - 1
@@ -48,6 +50,9 @@ def kernel_mask(column: Column, slot: int = 0, by: Column | None = None, by_slot
         detail = mask_key(mask.key)
     argument = int(mask.argument) if mask.kind == "partial" else min(column.flen, _MAX_INT)
     width = hash_width(column) if column.kind == "text" else 0
+    if mask.kind == "digits" and column.kind == "int":
+        unsigned = _UNSIGNED * column.unsigned
+        return slot, kernel.NUMBER, INT_BITS[column.tp], unsigned, by_slot, detail
     if mask.kind == "shift-days":
         most = int(mask.argument)
         argument = shift_of(mask.key, most, None) if by is None else most

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from sluice.etl.changes.masks.date_shift import DATED_KINDS
 from sluice.etl.changes.masks.mask_key import MaskKeyError, mask_key
+from sluice.etl.changes.masks.mask_number import INT_BITS, number_mask, number_range
 from sluice.etl.changes.masks.mask_text import (
     MIN_HASH_DIGITS,
     MIN_KEY_HASH_DIGITS,
@@ -24,8 +26,6 @@ from sluice.tidb.schema import Column, Table
 MASK_KINDS = ("null", "constant", "partial", "hash", "digits", "email", "shift-days")
 KEYED_KINDS = frozenset({"hash", "digits", "email", "shift-days"})
 _HASHED = frozenset({"hash", "email"})
-_INT_BITS = {1: 8, 2: 16, 9: 24, 3: 32, 8: 64}
-"""Bits by TiDB's type number."""
 _PLAIN_COLLATIONS = ("_bin", "_general_ci")
 """Collations that compare sign by sign, in which a digit equals nothing but itself."""
 _UNICODE = frozenset({"utf8", "utf8mb4"})
@@ -66,6 +66,10 @@ class Mask:
         """Return the function that masks a value of a text column. Raises MaskKeyError."""
         return text_mask(self.kind, self.argument, self.key, column)
 
+    def of_numbers(self, column: Column) -> Callable[[int], int]:
+        """Return the function that masks a value of a whole-number column. Raises MaskKeyError."""
+        return number_mask(self.key, column)
+
     def refusal(self, column: Column) -> str:
         """Return why the mask can't be used for a column, "" if it can; its key counts, too."""
         if (why := self.misfit(column)) or self.kind not in KEYED_KINDS:
@@ -84,6 +88,8 @@ class Mask:
             return self._constant_refusal(column)
         if self.kind == "shift-days":
             return _shift_refusal(column)
+        if self.kind == "digits" and column.tp in INT_BITS:
+            return ""
         if column.kind != "text":
             return f"it holds no text but {column.kind or 'values of an unknown type'}"
         if self.kind in _HASHED and (width := hash_width(column)) < MIN_HASH_DIGITS:
@@ -110,10 +116,7 @@ class Mask:
         except (CodecError, ValueError):
             return f"{text!r} is no value of it ({column.kind})"
         if column.kind == "int":
-            bits = _INT_BITS[column.tp]
-            low, high = (
-                (0, 2**bits - 1) if column.unsigned else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
-            )
+            low, high = number_range(column)
             return "" if low <= value <= high else f"it holds numbers from {low} to {high}"
         return "" if value or column.kind != "enum" else "an ENUM has no element ''"
 
@@ -143,7 +146,9 @@ def key_refusal(mask: Mask, column: Column, chars: int) -> str:
                 " aren't"
             )
         return ""
-    if mask.kind == "digits" and column.kind == "text":
+    if mask.kind == "digits":
+        if column.kind == "int":
+            return ""
         if chars >= 0:
             return "it has a part of the column alone, which may be alike in two values"
         if not column.collate.endswith(_PLAIN_COLLATIONS):
@@ -215,13 +220,18 @@ def masked_column(column: Column, mask: Mask) -> Column:
             origin_default=mask.argument if origin else None,
         )
     else:
-        change = mask.of_texts(column)
+        change = _digits_of_default(mask, column) if column.kind == "int" else mask.of_texts(column)
         found = replace(
             column,
             default=column.default if column.default_is_expr else _masked(change, column.default),
             origin_default=_masked(change, column.origin_default),
         )
     return replace(found, mask=mask.to_text())
+
+
+def _digits_of_default(mask: Mask, column: Column) -> TextMask:
+    change = mask.of_numbers(column)
+    return lambda default: b"%d" % change(int(default))
 
 
 def _masked(change: TextMask, default: bytes | str | None) -> bytes | str | None:
@@ -247,6 +257,9 @@ def unlike(old: Column, new: Column) -> str:
         return f"its type was {old.kind}"
     if mask.kind in ("constant", "shift-days"):
         return ""
+    if old.kind == "int":
+        held, holds = number_range(old), number_range(new)
+        return "" if held == holds else f"it held numbers from {held[0]} to {held[1]}"
     if old.charset != new.charset and not {old.charset, new.charset} <= _UNICODE:
         return f"its character set was {old.charset}"
     if mask.kind in _HASHED and hash_width(old) != hash_width(new):

@@ -42,6 +42,10 @@ def _masked_array(column: Column, values: pa.Array, by: pa.Array | None) -> pa.A
         return pc.if_else(values.is_valid(), value, pa.scalar(None, values.type))
     if mask.kind == "shift-days":
         return pa.array(list(_shifted(column, mask, values, by)), values.type)
+    if column.kind == "int":
+        coded = values.dictionary_encode()
+        numbers = map(mask.of_numbers(column), coded.dictionary.to_pylist())
+        return pa.array(numbers, values.type).take(coded.indices)
     by_kernel = masked_texts(column, values.view(pa.large_binary()))
     if by_kernel is not None:
         return by_kernel.view(values.type)

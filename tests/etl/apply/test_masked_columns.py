@@ -51,7 +51,7 @@ DRAWN = {
     "b": st.sampled_from(["null", {"constant": 7}]),
     "c": st.just("null"),
     "d": st.sampled_from(["null", {"constant": "y"}]),
-    "e": st.sampled_from(["null", {"constant": -5}]),
+    "e": st.sampled_from(["null", "digits", {"constant": -5}]),
     **{f"x{n}": st.sampled_from(["null", {"constant": 7}]) for n in range(3, 12)},
 }
 
@@ -236,6 +236,7 @@ WIDE = table(11, "t", "id int", "a varchar(40)", "b varchar(40)", "n int", prima
         ({"a": "digits"}, changed(WIDE, "a", "a varchar(20)"), "it becomes shorter"),
         ({"a": {"partial": 1}}, changed(WIDE, "a", "a varbinary(40)"), "it holds no text"),
         ({"n": {"constant": 300}}, changed(WIDE, "n", "n tinyint"), "numbers from -128 to 127"),
+        ({"n": "digits"}, changed(WIDE, "n", "n bigint"), "held numbers from -2147483648 to"),
         ({"a": "null"}, changed(WIDE, "a", "a varchar(40) not null"), "it is NOT NULL"),
         (
             {"a": {"partial": 2}},
@@ -267,6 +268,7 @@ def test_a_ddl_behind_which_values_would_be_masked_otherwise_stops_before_it_run
         ({"a": {"constant": "x"}}, changed(WIDE, "a", "a varchar(5)")),
         ({"n": "null"}, changed(WIDE, "n", "n varchar(9)")),
         ({"n": {"constant": 5}}, changed(WIDE, "n", "n bigint")),
+        ({"n": "digits"}, changed(WIDE, "n", "n int not null")),
     ],
 )
 def test_other_ddl_runs_and_values_go_on_being_masked(

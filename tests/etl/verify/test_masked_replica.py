@@ -37,6 +37,7 @@ PEOPLE = table(
     "phone varchar(20)",
     "n int",
     "born date",
+    "account bigint",
     primary="id",
 )
 MASKS = {
@@ -44,6 +45,7 @@ MASKS = {
     "phone": "digits",
     "n": {"constant": 5},
     "born": {"shift-days": 99, "by": "email"},
+    "account": "digits",
 }
 RULE = {"tables": ["d.people"], "mask": MASKS, "rename": {"phone": "tel"}}
 FILTERS = {"columns": [RULE], "mask": SECTION}
@@ -66,12 +68,16 @@ def born(number: int) -> str:
     return f"{1900 + number % 120}-02-28"
 
 
+def account(number: int) -> int:
+    return (number - 150) ** 7
+
+
 @contextlib.contextmanager
 def replica(server: MariaDBServer, folder: Path) -> Iterator[Replica]:
     schema = Schema(PEOPLE.schema_id, "d", "utf8mb4", "utf8mb4_bin")
     held = {
         PEOPLE.id: [
-            [n, mail(n).encode() if n % 5 else None, phone(n).encode(), n % 7, born(n)]
+            [n, mail(n).encode() if n % 5 else None, phone(n).encode(), n % 7, born(n), account(n)]
             for n in range(300)
         ]
     }
@@ -85,7 +91,9 @@ def replica(server: MariaDBServer, folder: Path) -> Iterator[Replica]:
 def test_masked_rows_are_copied_and_compared(mariadb: MariaDBServer, tmp_path: Path) -> None:
     with replica(mariadb, tmp_path) as made:
         with mariadb.connect() as connection, connection.cursor() as cursor:
-            cursor.execute("SELECT id, email, tel, n, CAST(born AS CHAR) FROM d.people ORDER BY id")
+            cursor.execute(
+                "SELECT id, email, tel, n, CAST(born AS CHAR), account FROM d.people ORDER BY id"
+            )
             assert list(cursor.fetchall()) == [
                 (
                     n,
@@ -93,6 +101,7 @@ def test_masked_rows_are_copied_and_compared(mariadb: MariaDBServer, tmp_path: P
                     masked(phone(n), "digits"),
                     5,
                     shifted(born(n), 99, mail(n) if n % 5 else None),
+                    masked(account(n), "digits"),
                 )
                 for n in range(300)
             ]

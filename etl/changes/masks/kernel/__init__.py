@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from sluice.tidb.native import is_usable
 
-EDITION = 2
+EDITION = 3
 """Edition of `compiled.c`: what was compiled from another edition isn't used."""
 
-CONSTANT, PARTIAL, HASH, EMAIL, DIGITS, SHIFT = range(6)
+CONSTANT, PARTIAL, HASH, EMAIL, DIGITS, SHIFT, NUMBER = range(7)
 """Kinds of masks."""
 
 IS_COMPILED = is_usable(__name__, EDITION)
@@ -27,6 +27,7 @@ __all__ = [
     "EMAIL",
     "HASH",
     "IS_COMPILED",
+    "NUMBER",
     "PARTIAL",
     "SHIFT",
     "rows",

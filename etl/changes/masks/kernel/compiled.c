@@ -16,11 +16,11 @@
 #define HAS_SHA_INSTRUCTIONS 1
 #endif
 
-#define EDITION 2 /* as in __init__.py: what was compiled from other sources isn't used */
+#define EDITION 3 /* as in __init__.py: what was compiled from other sources isn't used */
 
 enum { NIL, COMPACT = 2, FLOAT = 5, DECIMAL, DURATION, VARINT, UVARINT, JSON, ABSENT = 255 };
 enum { INSERT, UPDATE, DELETE };
-enum { CONSTANT, PARTIAL, HASH, EMAIL, DIGITS, SHIFT, KINDS };
+enum { CONSTANT, PARTIAL, HASH, EMAIL, DIGITS, SHIFT, NUMBER, KINDS };
 enum { DIGEST = 32, BLOCK = 64, HASH_DIGITS = 64, LOCAL_DIGITS = 16, ROUNDS = 10, BLOCK_DIGITS = 64, HEAD = 11, MAX_MASKS = 256 };
 
 typedef unsigned char u8;
@@ -283,6 +283,26 @@ static size_t as_digits(const Mask *m, const u8 *value, size_t size, u8 *to) {
     return size;
 }
 
+enum { IS_TIMESTAMP = 1, IS_UNSIGNED = 2 }; /* see kernel_masks.py */
+
+/* Another whole number of its sign and of as many digits: the permutation is repeated until the type holds what comes out, without a
+   leading zero. 0: the type doesn't hold the number itself. */
+static int number(const Mask *m, uint64_t *word) {
+    int is_unsigned = m->width & IS_UNSIGNED, negative = !is_unsigned && *word >> 63;
+    uint64_t found = negative ? 0 - *word : *word, half = (uint64_t)1 << (m->argument - 1), last = is_unsigned ? half - 1 + half : negative ? half : half - 1;
+    u8 digits[20];
+    size_t size = put_number(digits, (size_t)found);
+    u128 first = size > 1 ? POWERS[size - 1] : (u128)negative, sum;
+    if (found > last) return 0;
+    do {
+        permute(&m->key, 0, digits, size);
+        sum = 0;
+        for (size_t i = 0; i < size; i++) sum = 10 * sum + (unsigned)(digits[i] - '0');
+    } while (sum < first || sum > last);
+    *word = negative ? 0 - (uint64_t)sum : (uint64_t)sum;
+    return 1;
+}
+
 static size_t masked_text(const Mask *m, const u8 *value, size_t size, u8 *to) {
     if (!size) return 0;
     switch (m->kind) {
@@ -295,7 +315,7 @@ static size_t masked_text(const Mask *m, const u8 *value, size_t size, u8 *to) {
 
 /* ---- dates ---- */
 
-enum { IS_TIMESTAMP = 1, IS_UNSIGNED = 2, MAX_PERSON_BYTES = 512 };
+enum { MAX_PERSON_BYTES = 512 };
 enum { FIRST_DAY = -719162, LAST_DAY = 2932896, LAST_TIMESTAMP_DAY = 24855 }; /* days since 1970; 0001-01-01, 9999-12-31, 2038-01-19 */
 
 static int is_date(int64_t year, int64_t month, int64_t day) {
@@ -365,7 +385,7 @@ static int mask_of(PyObject *object, Mask *m) {
     const char *bytes;
     if (!PyArg_ParseTuple(object, "iiiiiy#", &m->slot, &m->kind, &m->argument, &m->width, &m->other, &bytes, &m->size)) return 0;
     if (m->kind < 0 || m->kind >= KINDS || m->width < 0 || m->width > HASH_DIGITS || (m->kind == PARTIAL && m->argument < 0) ||
-        (m->kind == SHIFT && m->other >= 0 && m->argument < 1)) {
+        (m->kind == SHIFT && m->other >= 0 && m->argument < 1) || (m->kind == NUMBER && (m->argument < 1 || m->argument > 64))) {
         PyErr_SetString(PyExc_ValueError, "there is no such mask");
         return 0;
     }
@@ -391,7 +411,7 @@ static PyObject *values(PyObject *module, PyObject *args) {
     if (!PyArg_ParseTuple(args, "y*y*nO", &data, &offsets, &padding, &object)) return NULL;
     Py_ssize_t n = offsets.len / 8 - 1;
     if (!mask_of(object, &m)) goto done;
-    if (n < 0 || padding < 0 || m.kind == CONSTANT || m.kind == SHIFT) {
+    if (n < 0 || padding < 0 || m.kind == CONSTANT || m.kind >= SHIFT) {
         PyErr_SetString(PyExc_ValueError, "these are no texts to be masked");
         goto done;
     }
@@ -456,7 +476,8 @@ static int image(const u8 *data, const u8 *cells, const Mask *masks, int count, 
         memcpy(&place, cells + 16 * masks[i].slot, 8), memcpy(&word, cells + 16 * masks[i].slot + 8, 8);
         Found f = {place >> 56, place & (((uint64_t)1 << 56) - 1), word, masks + i};
         if (f.flag == ABSENT || f.flag == NIL) continue;
-        if (f.flag != (masks[i].kind == SHIFT ? UVARINT : COMPACT) && masks[i].kind != CONSTANT) return 0;
+        uint64_t usual = masks[i].kind < SHIFT ? COMPACT : masks[i].kind == SHIFT || masks[i].width & IS_UNSIGNED ? UVARINT : VARINT;
+        if (f.flag != usual && masks[i].kind != CONSTANT) return 0;
         int at = n++;
         for (; at && found[at - 1].start > f.start; at--) found[at] = found[at - 1];
         found[at] = f;
@@ -464,20 +485,25 @@ static int image(const u8 *data, const u8 *cells, const Mask *masks, int count, 
     for (int i = 0; i < n; i++) {
         Found *f = found + i;
         uint64_t flag;
-        uint64_t number = f->length; /* of a date; `measure` counts its bytes */
+        uint64_t word = f->length; /* of a date or number; `measure` counts its bytes */
         if (!measure(data, *from, end, f, &flag)) return 0;
         memcpy(*to, data + *from, (size_t)(flag - *from));
         *to += flag - *from;
         if (f->mask->kind == CONSTANT) {
             memcpy(*to, f->mask->constant, (size_t)f->mask->size);
             *to += f->mask->size;
-        } else if (f->mask->kind == SHIFT) {
-            int64_t days = days_of(f->mask, data, cells, begin, end);
-            if (!days) return 0;
-            number = shifted(number, days, f->mask->width & IS_TIMESTAMP);
-            *(*to)++ = UVARINT;
-            for (; number >= 0x80; number >>= 7) *(*to)++ = (u8)(number | 0x80);
-            *(*to)++ = (u8)number;
+        } else if (f->mask->kind == SHIFT || f->mask->kind == NUMBER) {
+            if (f->mask->kind == SHIFT) {
+                int64_t days = days_of(f->mask, data, cells, begin, end);
+                if (!days) return 0;
+                word = shifted(word, days, f->mask->width & IS_TIMESTAMP);
+            } else {
+                if (!number(f->mask, &word)) return 0;
+                if (f->flag == VARINT) word = word << 1 ^ (0 - (word >> 63)); /* as varint.py has it */
+            }
+            *(*to)++ = (u8)f->flag;
+            for (; word >= 0x80; word >>= 7) *(*to)++ = (u8)(word | 0x80);
+            *(*to)++ = (u8)word;
         } else {
             u8 *value = *to + HEAD; /* and then where it belongs: its length is known behind it */
             size_t size = masked_text(f->mask, data + f->start, (size_t)f->length, value), length = size << 1;

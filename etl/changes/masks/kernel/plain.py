@@ -9,11 +9,11 @@ from typing import Any, TypeAlias
 Buffer: TypeAlias = Any
 """Whatever has bytes to be looked at."""
 Spec: TypeAlias = tuple[int, int, int, int, int, bytes]
-"""A mask: the slot of its column, its kind, its argument, the digits of a hash (of SHIFT: bits of
-types), the slot of SHIFT's other column, and the key, or the datum of CONSTANT.
+"""A mask: the slot of its column, its kind, its argument, the digits of a hash (of SHIFT and
+NUMBER: bits of types), the slot of SHIFT's other column, and the key, or the datum of CONSTANT.
 
 The argument is the characters that PARTIAL keeps, the column's length for EMAIL, below 0 for any,
-or SHIFT's most days by the other column, and its days without one (below 0)."""
+the bits of NUMBER, or SHIFT's most days by the other column, and its days without one (below 0)."""
 
 
 def values(data: Buffer, offsets: Buffer, padding: int, mask: Spec, /) -> tuple[bytes, bytes]:

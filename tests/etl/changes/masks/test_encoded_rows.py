@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from sluice.etl.changes.masks import Mask, masked_changes, masked_columns
 from sluice.etl.changes.rules import Filter
 from sluice.etl.settings.rules import parse_filter
-from sluice.etl.verify.masked_rows import masked_rows, permuted_digits
+from sluice.etl.verify.masked_rows import masked_rows, permuted_digits, permuted_number
 from sluice.relay import DELETE, INSERT, PART_SCHEMA, UPDATE
 from sluice.tidb.codec.datum import skip_datum
 from sluice.tidb.codec.decimal import encode_decimal
@@ -43,6 +43,9 @@ MASKS = {
     "doc": "null",
     "born": {"constant": "1970-01-01"},
     "kind": {"constant": "y"},
+    "tiny": "digits",
+    "count": "digits",
+    "big": "digits",
 }
 COLUMNS = (
     "name varchar(40)",
@@ -55,6 +58,9 @@ COLUMNS = (
     "born date",
     "kind enum('x','y')",
     "d decimal(10,2)",
+    "tiny tinyint",
+    "count int",
+    "big bigint unsigned",
 )
 TABLES = {
     "clustered": table(11, "t", "id int", *COLUMNS, primary="id"),
@@ -76,6 +82,9 @@ ROWS = st.fixed_dictionaries(
         "born": st.sampled_from([None, "2000-02-29"]),
         "kind": st.sampled_from([None, "x", "y"]),
         "d": st.sampled_from([None, "1.50", "-3.00"]),
+        "tiny": st.none() | st.integers(-(2**7), 2**7 - 1),
+        "count": st.none() | st.sampled_from([0, 2**31 - 1, -(2**31)]) | st.integers(-999, 999),
+        "big": st.none() | st.sampled_from([0, 2**63, 2**64 - 1]) | st.integers(0, 99_999),
     }
 )
 
@@ -190,6 +199,33 @@ def test_digits_are_permuted_by_both_implementations_alike(size: int) -> None:
     found = masked_columns(batch, [phone])["phone"].to_pylist()
     assert sorted(found) == values and found != values
     assert found == [permuted_digits(KEY.encode(), v.encode()).decode() for v in values]
+
+
+@pytest.mark.parametrize("spec", ["n tinyint", "n tinyint unsigned", "n smallint"])
+def test_whole_numbers_are_permuted_by_both_implementations_alike(spec: str) -> None:
+    clear = table(11, "t", spec)
+    shaped = [c for c in filters({"n": "digits"}).narrowed(clear).columns if c.mask]
+    bits, unsigned = (16 if "small" in spec else 8), "unsigned" in spec
+    every = range(2**bits) if unsigned else range(-(2 ** (bits - 1)), 2 ** (bits - 1))
+    kind = pa.uint64() if unsigned else pa.int64()
+    batch = pa.record_batch({"n": pa.array(every, kind)})
+    found = masked_columns(batch, shaped)["n"].to_pylist()
+    assert sorted(found) == list(every) and found != list(every)
+    for was, is_now in zip(every, found, strict=True):
+        assert len(str(was)) == len(str(is_now)) and (was < 0) == (is_now < 0)
+    if bits == 8:
+        key = KEY.encode()
+        assert found == [permuted_number(key, n, bits, unsigned=unsigned) for n in every]
+
+
+def test_a_number_beyond_its_type_is_an_error_that_does_not_show_it() -> None:
+    """As a row that is broken, or of another definition, may have."""
+    wide = table(11, "t", "id int", "n bigint", primary="id")
+    narrow = table(11, "t", "id int", "n tinyint", primary="id")
+    rows = [encode_delete(wide, {"id": 1, "n": 4711})]
+    with pytest.raises(RowDecodeError, match="beyond its type") as caught:
+        masked_changes(filters({"n": "digits"}).narrowed(narrow), changes([DELETE], rows))
+    assert "4711" not in "".join(traceback.format_exception(caught.value))
 
 
 def test_bytes_that_are_no_utf8_are_masked_too() -> None:

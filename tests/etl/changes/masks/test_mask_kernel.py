@@ -133,6 +133,9 @@ def row(rng: random.Random, form: str, number: int) -> dict[str, Any]:
         "born": rng.choice([None, "2000-02-29"]),
         "kind": rng.choice([None, "x"]),
         "d": rng.choice([None, "1.50"]),
+        "tiny": rng.choice([None, 0, -1, -9, 127, -128, rng.randrange(-128, 128)]),
+        "count": rng.choice([None, -5, 2**31 - 1, -(2**31), rng.randrange(10**9)]),
+        "big": rng.choice([None, 7, 2**63, 2**64 - 1, rng.randrange(2**64)]),
     }
 
 
