@@ -148,7 +148,7 @@ def _extent(progress: CopyProgressCounts) -> tuple[int, int]:
 def job_text(progress: JobProgress) -> str:
     """Return how far a job is, in a line."""
     whole = progress.in_all
-    percent = f"{progress.percent} %" if whole.bytes_in_all or whole.chunks_in_all else ""
+    percent = "" if progress.percent is None else f"{progress.percent} %"
     parts = [
         f"{percent} of about {format_size(whole.bytes_in_all)}" if whole.bytes_in_all else percent,
         f"{counted(whole.done.rows, 'row')}, {progress.rows_per_s:,.0f}/s"

@@ -188,7 +188,8 @@ def _hour(points: Sequence[LagPoint], width: int) -> Text:
 def _job(job: Mapping[str, Any]) -> Text:
     progress = job["progress"]
     left = "" if progress["left_s"] is None else f", about {progress['left_s']:,.0f} s left"
-    pace = f"{progress['percent']} %, {progress['rows_per_s']:,.0f} rows/s{left}"
+    percent = "" if progress["percent"] is None else f"{progress['percent']} %, "
+    pace = f"{percent}{progress['rows_per_s']:,.0f} rows/s{left}"
     text = f"{_clean(job['id'])}: {pace}"
     return Text(f"{'job':<{_PART_WIDTH}}{job['state']:<{_STATE_WIDTH}}   {text}")
 

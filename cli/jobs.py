@@ -237,7 +237,7 @@ def done(progress: dict[str, Any]) -> str:
     What is unknown is left out.
     """
     size_in_all, chunks_in_all = progress["bytes_in_all"], progress["chunks_in_all"]
-    percent = f"{progress['percent']} %" if size_in_all or chunks_in_all else ""
+    percent = "" if progress["percent"] is None else f"{progress['percent']} %"
     read = format_size(progress["bytes"]) if size_in_all else ""
     if progress["bytes"] < size_in_all:
         read = f"{read} of about {format_size(size_in_all)}"

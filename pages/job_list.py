@@ -67,7 +67,7 @@ def job_document(pipeline: NamedPipeline, name: str, wanted: str) -> dict[str, A
         for table, values in document["progress"]["tables"].items()
         if wanted.lower() in table.lower()
     ]
-    tables.sort(key=lambda table: (table["percent"] >= 100, -table["bytes_in_all"], table["name"]))
+    tables.sort(key=lambda table: (table["percent"] == 100, -table["bytes_in_all"], table["name"]))
     return {
         "job": _status_document(pipeline, status),
         "asked": document["asked"],
@@ -134,7 +134,7 @@ def _outcome(kind: str, result: dict[str, Any]) -> str:
 def _unfinished_rank(tables: dict[str, dict[str, Any]], *, is_done: bool) -> int:
     """Count finished tables; a table of unknown size counts only once the job has ended."""
     return sum(
-        table["percent"] >= 100 and bool(is_done or table["bytes_in_all"] or table["chunks_in_all"])
+        table["percent"] == 100 and bool(is_done or table["bytes_in_all"] or table["chunks_in_all"])
         for table in tables.values()
     )
 

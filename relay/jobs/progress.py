@@ -60,11 +60,11 @@ class TableProgress(JsonDocument):
     rows_in_all: int | None = None
 
     @property
-    def percent(self) -> int:
-        """Return the percentage of the bytes; of the chunks if the bytes are unknown."""
+    def percent(self) -> int | None:
+        """Return the percentage of the bytes, or else of the chunks; None if both are unknown."""
         if self.bytes_in_all:
             return min(100, 100 * self.done.bytes_of_plan // self.bytes_in_all)
-        return 100 * self.done.chunks // self.chunks_in_all if self.chunks_in_all else 100
+        return 100 * self.done.chunks // self.chunks_in_all if self.chunks_in_all else None
 
     def whole(self) -> TableProgress:
         """Return the progress of a finished table: what is done is all there was."""
@@ -133,12 +133,15 @@ class JobProgress:
         return JobProgress(tables, is_done=is_done)
 
     @property
-    def percent(self) -> int:
-        """Return the percentage of the bytes, or of the chunks.
+    def percent(self) -> int | None:
+        """Return the percentage of the bytes, or of the chunks; None if the total is unknown.
 
         100 for a job that is done, and for no other: sizes are estimates.
         """
-        return 100 if self.is_done else min(99, self.in_all.percent)
+        if self.is_done:
+            return 100
+        percent = self.in_all.percent
+        return None if percent is None else min(99, percent)
 
     @property
     def in_all(self) -> TableProgress:
@@ -166,8 +169,9 @@ class JobProgress:
 
     def __str__(self) -> str:
         whole, left_s = self.in_all, self.left_s
+        of = f" of about {whole.bytes_in_all / 1e6:,.1f} MB" if whole.bytes_in_all else ""
         parts = [
-            f"{self.percent} % of about {whole.bytes_in_all / 1e6:,.1f} MB",
+            *([] if self.percent is None else [f"{self.percent} %{of}"]),
             f"{whole.done.rows:,} rows",
             f"{self.rows_per_s:,.0f}/s",
             *([] if left_s is None else [f"about {left_s:,.0f} s left"]),
@@ -176,8 +180,12 @@ class JobProgress:
         return ", ".join(parts)
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as JSON values, for scripts."""
+        """Return it as JSON values, for scripts.
+
+        Where the job's total is known, a table without any of it has nothing left to do.
+        """
         whole, left_s = self.in_all, self.left_s
+        of_empty = None if self.percent is None else 100
         return {
             "percent": self.percent,
             **_counts(whole),
@@ -186,7 +194,11 @@ class JobProgress:
             "left_s": None if left_s is None else round(left_s, 1),
             "doing": list(self.doing),
             "tables": {
-                name: {"percent": one.percent, **_counts(one)} for name, one in self.tables.items()
+                name: {
+                    "percent": of_empty if one.percent is None else one.percent,
+                    **_counts(one),
+                }
+                for name, one in self.tables.items()
             },
         }
 

@@ -107,7 +107,6 @@ def _points(job: Job, run: int, from_ms: int, to_ms: int | None) -> Iterator[Pro
     `to_ms`: when the run was over, None if it isn't. A process writes once more after that.
     """
     totals = JobProgress(job.files.totals(run)).in_all
-    is_known = bool(totals.bytes_in_all or totals.chunks_in_all)
     at_ms, done = from_ms, totals.done
     members = sorted(job.files.members(run), key=lambda member: member.noted_ms)
     for noted_ms, more in [
@@ -115,5 +114,5 @@ def _points(job: Job, run: int, from_ms: int, to_ms: int | None) -> Iterator[Pro
         *((member.noted_ms, sum(member.tables.values(), JobCounts())) for member in members),
     ]:
         at_ms, done = max(at_ms, noted_ms if to_ms is None else min(noted_ms, to_ms)), done + more
-        percent = min(99, replace(totals, done=done).percent)
-        yield ProgressPoint(at_ms, done, percent if is_known else None)
+        percent = replace(totals, done=done).percent
+        yield ProgressPoint(at_ms, done, None if percent is None else min(99, percent))

@@ -46,8 +46,9 @@ def require_bootstrap_done(
         hint = (
             f"`sluice jobs resume {name}` goes on with it, `sluice jobs cancel {name}` gives it up"
         )
+    percent = status.progress.percent
+    done = "" if percent is None else f", {percent} % are done"
     raise BootstrapPending(
-        f"the job {status.spec} is {status.state}, {status.progress.percent} % are done, and there"
-        " is no checkpoint yet",
+        f"the job {status.spec} is {status.state}{done}, and there is no checkpoint yet",
         hint=hint,
     )

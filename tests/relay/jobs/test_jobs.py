@@ -456,6 +456,21 @@ def test_connecting_and_the_first_hundredth_tell_no_time_left(
         assert (shown["percent"], shown["left_s"]) == (99, None)
 
 
+def test_a_job_of_unknown_size_has_no_percentage_until_it_is_done(jobs: Jobs) -> None:
+    job = a_job(jobs)
+    with job.run(Runner("a test")) as run:
+        assert job.status().progress.to_json()["percent"] is None  # it is planning
+        run.set_totals({"d.a": TableProgress(), "d.b": TableProgress()})
+        run.did("d.a", JobCounts(9, 75, 3))
+        run._note()
+        shown = job.status().progress.to_json()
+        assert (shown["percent"], shown["tables"]["d.a"]["percent"]) == (None, None)
+        assert "%" not in str(job.status().progress)
+        run.end(DONE)
+    shown = job.status().progress.to_json()
+    assert (shown["percent"], shown["tables"]["d.b"]["percent"]) == (100, 100)
+
+
 @pytest.mark.parametrize(
     ("state", "percent"), [(DONE, 100), (PAUSED, 99), (FAILED, 99), (CANCELLED, 99)]
 )
