@@ -6,11 +6,12 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from sluice.etl.changes.masks import KEYED_KINDS, Mask
+from sluice.etl.changes.masks import KEYED_KINDS, Mask, key_refusal
 from sluice.etl.changes.rules import ColumnRule, ColumnRuleError, RouteError, RowRuleError
 from sluice.etl.settings import Settings
 from sluice.expectations.dataset import Dataset, quoted
 from sluice.expectations.personal_data import kind_by_name, kind_by_values
+from sluice.tidb.column_types import FLAG_NOT_NULL
 from sluice.tidb.folded import folded
 from sluice.tidb.schema import Column, Table
 from sluice.tidb.table_name import exactly, full_name
@@ -46,6 +47,8 @@ _FALLBACKS = (
     Mask("constant", "1970-01-01"),
     Mask("constant", "0"),
 )
+_AS_NULL = (Mask("null"),)
+"""A mask that needs no key, and that unique keys take."""
 _FLAG_TYPES = frozenset({1, 16})
 """TINYINT and BIT: a flag such as `mobile`, not the datum."""
 
@@ -136,8 +139,8 @@ def _of_table(
             kind, share = kind_by_values(sample.get(column.name, ()))
             why = f"by the shape of {share:.0%} of {len(sample.get(column.name, ()))} values"
         if kind:
-            refusal = _refusal(settings, table, column)
-            yield PersonalColumn(column.name, kind, why, _mask_for(column, kind), refusal)
+            mask, refusal = _mask_for(settings, table, column, kind)
+            yield PersonalColumn(column.name, kind, why, mask, refusal)
 
 
 def _is_mentioned(column: Column, rules: Sequence[ColumnRule]) -> bool:
@@ -150,21 +153,50 @@ def _is_mentioned(column: Column, rules: Sequence[ColumnRule]) -> bool:
     )
 
 
-def _mask_for(column: Column, kind: str) -> Mask | None:
-    """Return the kind's mask, or the first one that fits the column."""
-    return next((mask for mask in (_BY_KIND[kind], *_FALLBACKS) if not mask.misfit(column)), None)
+def _mask_for(
+    settings: Settings, table: Table, column: Column, kind: str
+) -> tuple[Mask | None, str]:
+    """Return the first mask that the column takes, and why it can't be hidden, "" if it can.
+
+    None: it is left out.
+    """
+    parts = [
+        chars
+        for index in table.indexes
+        for name, _, chars in (index.columns if index.unique else ())
+        if folded(name) == folded(column.name)
+    ]
+    # more columns of a unique key can be hashed than have the form of their kind
+    masks = (_BY_KIND[kind], *((Mask("hash"),) if parts else ()), *_FALLBACKS)
+    fitting = [mask for mask in masks if not mask.misfit(column)]
+    first = fitting[0] if fitting else None
+    refusal = _refusal(settings, table, column, ())
+    if not refusal or not parts or _refusal(settings, _nullable(table, column), column, _AS_NULL):
+        return first, refusal
+    for mask in fitting:
+        if not any(key_refusal(mask, column, chars) for chars in parts):
+            return mask, ""
+    return first, refusal
 
 
-def _refusal(settings: Settings, table: Table, column: Column) -> str:
-    """Return why a column can't be masked, "" if it can.
+def _nullable(table: Table, column: Column) -> Table:
+    """Return the table with a column that may be NULL."""
+    found = replace(column, flag=column.flag & ~FLAG_NOT_NULL)
+    return replace(table, columns=tuple(found if one is column else one for one in table.columns))
+
+
+def _refusal(settings: Settings, table: Table, column: Column, masks: tuple[Mask, ...]) -> str:
+    """Return why a column can't be masked so, or without masks be left out; "" if it can.
 
     What needs a column for its values needs it to be there, too.
     """
-    without = ColumnRule((exactly(table.full_name),), (column.name,), (), "it")
+    leave_out = () if masks else (column.name,)
+    masked = tuple((column.name, mask) for mask in masks)
+    rule = ColumnRule((exactly(table.full_name),), leave_out, (), "it", masks=masked)
     try:
         if settings.routes.target(table.schema_name, table.name).is_merged:
             return f"{table.full_name} is merged with other tables"
-        filters = replace(settings.filters, columns=(*settings.filters.columns, without))
+        filters = replace(settings.filters, columns=(*settings.filters.columns, rule))
         filters.row_selection(table)
         filters.narrowed(table)
     except (ColumnRuleError, RouteError, RowRuleError) as error:

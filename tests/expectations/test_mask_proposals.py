@@ -85,8 +85,27 @@ def test_columns_are_proposed_with_masks_that_fit_them() -> None:
         "ip": ("ip", "null"),
         "ip2": ("ip", "None"),
         "note": ("email", "email"),
-        "username": ("name", "hash"),
+        "username": ("name", "null"),
     }
+
+
+def test_columns_of_unique_keys_are_proposed_with_masks_that_keep_them_apart() -> None:
+    members = table(
+        13,
+        "members",
+        "id int",
+        "username varchar(64)",
+        "phone varchar(30)",
+        "email varchar(20) not null",
+        primary="id",
+        unique=("username", "phone", "email"),
+    )
+    logins = table(14, "logins", "username varchar(64)", primary="username")
+    (first, second) = propose_masks(settings(), [members, logins], notes)
+    found = {one.name: (str(one.mask), one.refusal) for one in first.columns}
+    assert found["username"] == ("hash", "") and found["phone"] == ("digits", "")
+    assert "which the key" in found["email"][1], "a short hash may be alike in two rows"
+    assert [one.name for one in second.columns if not one.refusal] == []
 
 
 def test_columns_that_a_rule_mentions_are_not_proposed() -> None:
@@ -134,11 +153,11 @@ def test_the_text_is_rules_that_mask_the_table(monkeypatch: pytest.MonkeyPatch) 
     found = text(replace(settings(), filters=parse_filter({})[0]))
     assert SECRET not in found and "none" not in found
     assert "# note: email, by the shape of 90% of 10 values\n" in found
-    assert "# username: name, by its name, can't be hidden: column username of" in found
+    assert "# username: name, by its name\n" in found
     rules = tomllib.loads(f"{found}\n")["filter"]
     shaped = parse_filter(rules)[0].narrowed(PEOPLE)
     assert masks_of(shaped).keys() == {
-        "email", "mail2", "phone", "full name", "birth", "born", "iban", "ip", "note",
+        "email", "mail2", "phone", "full name", "birth", "born", "iban", "ip", "note", "username",
     }  # fmt: skip
     assert "ip2" not in [column.name for column in shaped.columns if column.public]
 
