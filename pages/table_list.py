@@ -19,6 +19,7 @@ from sluice.etl.history.tables import (
 )
 from sluice.etl.settings import Downstream
 from sluice.etl.settings.pipelines import NamedPipeline
+from sluice.etl.upstream_clock import upstream_skew_ms
 from sluice.relay.archive import SegmentIndexCache
 
 __all__ = [
@@ -42,8 +43,10 @@ def history_log_of(pipeline: NamedPipeline, *, shows_values: bool = True) -> His
     return HistoryLog.open(pipeline.settings, _indexes, shows_values=shows_values)
 
 
-def known_tables_and_replica(pipeline: NamedPipeline) -> tuple[TableCatalog, DownstreamTables]:
-    """Return all tables, and what was read of the downstream's."""
+def known_tables_and_replica(
+    pipeline: NamedPipeline,
+) -> tuple[TableCatalog, DownstreamTables, float]:
+    """Return all tables, what was read of the downstream's, and how far TiDB's clock is ahead."""
     settings = pipeline.settings
     target = settings.target
     replica = (
@@ -51,16 +54,16 @@ def known_tables_and_replica(pipeline: NamedPipeline) -> tuple[TableCatalog, Dow
         if isinstance(target, Downstream)
         else DownstreamTables()
     )
-    return read_table_catalog(settings, replica), replica
+    return read_table_catalog(settings, replica), replica, upstream_skew_ms(settings)
 
 
 def tables_document(
-    found: TableCatalog, replica: DownstreamTables, wanted: TableSelection
+    found: TableCatalog, replica: DownstreamTables, ahead_ms: float, wanted: TableSelection
 ) -> dict[str, Any]:
     """Return a page of the tables, and how many there are of each kind."""
     page, count = found.select(wanted)
     return {
-        "tables": [_table_document(table) for table in page],
+        "tables": [_table_document(table, ahead_ms) for table in page],
         "count": count,
         "all": len(found.tables),
         "differing": sum(table.differs for table in found.tables),
@@ -70,11 +73,13 @@ def tables_document(
     }
 
 
-def table_document(found: TableCatalog, replica: DownstreamTables, name: str) -> dict[str, Any]:
+def table_document(
+    found: TableCatalog, replica: DownstreamTables, ahead_ms: float, name: str
+) -> dict[str, Any]:
     """Return one table's document; its `table` is None if nothing is known of it."""
     table = found.named(name)
     return {
-        "table": _table_document(table) if table else None,
+        "table": _table_document(table, ahead_ms) if table else None,
         **_replica_document(replica),
         "errors": dict(found.errors),
     }
@@ -103,7 +108,7 @@ def _replica_document(replica: DownstreamTables) -> dict[str, Any]:
     return {"read_ms": replica.at_ms, "reading": replica.reading}
 
 
-def _table_document(table: TableInfo) -> dict[str, Any]:
+def _table_document(table: TableInfo, ahead_ms: float) -> dict[str, Any]:
     count, verified, replica = table.count, table.verified, table.replica
     return {
         "name": table.name,
@@ -118,6 +123,7 @@ def _table_document(table: TableInfo) -> dict[str, Any]:
         "changes": table.changes,
         "hours": count.last_hours(time.time_ns() // 1_000_000) if count.hours else [],
         "changed_ts": str(count.last_commit_ts or ""),
+        "changed_ms": table.changed_ms(ahead_ms),
         "verified": verified.to_json() | {"ts": str(verified.ts)} if verified else None,
         "differs": table.differs,
     }

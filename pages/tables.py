@@ -53,9 +53,9 @@ async def _answer_known(
     request: Request,
     pipeline: NamedPipeline,
     key: Hashable,
-    document: Callable[[TableCatalog, DownstreamTables], Any],
+    document: Callable[[TableCatalog, DownstreamTables, float], Any],
 ) -> Response:
-    """Answer with what `document` makes of the known tables and of the downstream's."""
+    """Answer with what `document` makes of `known_tables_and_replica`."""
     try:
         known, _ = await response_cache.get(
             ("known tables", pipeline), lambda: known_tables_and_replica(pipeline), _CACHE_TTL_S
@@ -75,7 +75,10 @@ async def tables(
 ) -> Response:
     """Return a page of the tables."""
     return await _answer_known(
-        request, pipeline, wanted, lambda found, replica: tables_document(found, replica, wanted)
+        request,
+        pipeline,
+        wanted,
+        lambda found, replica, ahead_ms: tables_document(found, replica, ahead_ms, wanted),
     )
 
 
@@ -83,7 +86,10 @@ async def tables(
 async def table(request: Request, pipeline: PipelineParam, name: Name) -> Response:
     """Return one table."""
     return await _answer_known(
-        request, pipeline, name, lambda found, replica: table_document(found, replica, name)
+        request,
+        pipeline,
+        name,
+        lambda found, replica, ahead_ms: table_document(found, replica, ahead_ms, name),
     )
 
 

@@ -44,6 +44,11 @@ class ApplyCounters:
             upstream_skew_ms=upstream_skew_ms,
         )
 
+    @property
+    def upstream_skew_ms(self) -> float:
+        """Return TiDB's clock minus this machine's, as of some seconds ago. Never waits."""
+        return self._recorder.skew_ms
+
     def set_position(self, checkpoint_ts: int) -> None:
         """Note that the downstream is complete through `checkpoint_ts`."""
         self._recorder.at(checkpoint_ts)
@@ -65,8 +70,8 @@ class ApplyCounters:
             case ScopedDdl():
                 self._recorder.count({"ddls": 1})
 
-    def record_batch(self, report: BatchReport) -> None:
-        """Count a batch that was written."""
+    def record_batch(self, report: BatchReport, upstream_skew_ms: float) -> None:
+        """Count a batch that was written; its lag was reported with that skew."""
         stages = report.stages_ms
         parts = {stage: stages[stage] / 1000 for stage in ("send", "commit", "prepare")}
         whole = {"execute": (stages["send"] + stages["commit"] + stages["ddl"]) / 1000}
@@ -77,7 +82,7 @@ class ApplyCounters:
         self._recorder.count(
             counts, {**parts, **whole, **ddl, "delay": max(0.0, report.lag_ms) / 1000}
         )
-        self._recorder.observe_age(report.lag_ms)
+        self._recorder.observe_age(report.lag_ms - upstream_skew_ms)
 
     def record_conflicts(self, conflicts: Sequence[Conflict]) -> None:
         """Count changes that lost conflicts, and keep them for people. Never raises."""

@@ -36,7 +36,7 @@ class BatchReport:
     ddls: int
     stages_ms: dict[str, float]
     lag_ms: float
-    """The wall clock after the batch minus the physical part of `hi`."""
+    """The upstream's clock after the batch minus the physical part of `hi`."""
     topics: Mapping[str, TopicCounts] = field(default_factory=dict)
     """What each topic got, of a sink that has topics."""
 
@@ -81,8 +81,13 @@ class ApplySummary:
         self.warnings = (self.warnings + warnings)[-_MAX_WARNINGS:]
 
 
-def report_of(batch: WindowBatch, written: SinkResult) -> BatchReport:
-    """Return the report of a batch that was written."""
+def report_of(
+    batch: WindowBatch, written: SinkResult, upstream_skew_ms: float = 0.0
+) -> BatchReport:
+    """Return the report of a batch that was written.
+
+    `upstream_skew_ms`: TiDB's clock minus this machine's.
+    """
     stages = dict(written.stages_ms) | {
         "prepare": batch.prepare_s * 1000,
         "wait": batch.idle_s * 1000,
@@ -101,7 +106,7 @@ def report_of(batch: WindowBatch, written: SinkResult) -> BatchReport:
         written.rows,
         written.ddls,
         {name: round(value, 3) for name, value in stages.items()},
-        round(time.time() * 1000 - tso.physical_ms(batch.hi), 1),
+        round(time.time() * 1000 + upstream_skew_ms - tso.physical_ms(batch.hi), 1),
         written.topics,
     )
 

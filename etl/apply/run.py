@@ -307,8 +307,9 @@ class _ApplyLoop:
         )
         busy_s = time.perf_counter() - began - (batch.idle_s - idle_s)
         self._adaptive_limits.observe(batch.windows, busy_s, written.round_trip_s)
-        report = report_of(batch, written)
-        self._counters.record_batch(report)
+        skew_ms = self._counters.upstream_skew_ms
+        report = report_of(batch, written, skew_ms)
+        self._counters.record_batch(report, skew_ms)
         if self._conflicts is not None:
             self._counters.record_conflicts(self._conflicts.written(batch))
         self._summary.add(report, written.warnings)

@@ -145,7 +145,7 @@ function row(table, around) {
     h("td", { class: "number wide" }, size(table.bytes)),
     h("td", { class: "number", title: kinds(table) }, count(table.changes)),
     h("td", { class: "wide" }, spark(table.hours)),
-    h("td", { class: "number wide" }, table.changed_ts ? when(tsoMs(table.changed_ts), ago(tsoMs(table.changed_ts))) : "–"),
+    h("td", { class: "number wide" }, table.changed_ts ? when(tsoMs(table.changed_ts), ago(table.changed_ms)) : "–"),
     h("td", {}, verdict(table)),
   );
 }
@@ -223,7 +223,7 @@ function facts(table) {
     { class: "facts", id: "facts" },
     figure("Rows", table.rows === null ? "–" : `≈ ${count(table.rows)}`, table.there ? `${size(table.bytes)} in ${table.target === table.name ? "the downstream" : table.target}` : "not known downstream"),
     figure("Changes applied", count(table.changes), kinds(table)),
-    figure("Last change", table.changed_ts ? ago(tsoMs(table.changed_ts)) : "–", table.changed_ts ? when(tsoMs(table.changed_ts)) : "none was counted"),
+    figure("Last change", table.changed_ts ? ago(table.changed_ms) : "–", table.changed_ts ? when(tsoMs(table.changed_ts)) : "none was counted"),
     figure("Compared", table.verified ? when(table.verified.at_ms, ago(table.verified.at_ms)) : "never", table.verified ? HOW[table.verified.how] : "with the upstream", table.differs ? "bad" : ""),
   );
 }

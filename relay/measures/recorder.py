@@ -60,6 +60,8 @@ class CounterRecorder:
         self._source = source
         self._every_s = every_s
         self._upstream_skew_ms = upstream_skew_ms
+        self.skew_ms = 0.0
+        """TiDB's clock minus this machine's, as of some seconds ago; reading it never waits."""
         self._token = secrets.token_hex(6)
         self._lock = threading.Lock()
         self._waiting = _PendingCounts()
@@ -122,6 +124,7 @@ class CounterRecorder:
     # In the thread
 
     def _run(self) -> None:
+        self.skew_ms = self._upstream_skew_ms()
         while not self._stop.wait(self._every_s):
             self._try()
         for _ in range(2):  # what was tried before, and what has come since
@@ -163,7 +166,8 @@ class CounterRecorder:
             age_ms = waiting.age_ms
             if age_ms is None:
                 age_ms = _now_ms() - tso.physical_ms(at_ts)
-            waiting.lag_ms = max(0.0, age_ms + self._upstream_skew_ms())
+            self.skew_ms = self._upstream_skew_ms()
+            waiting.lag_ms = max(0.0, age_ms + self.skew_ms)
         self._unsent = _counter_document(waiting, at_ts, max(1, round(1000 * (now - since))))
 
     def _send(self) -> None:

@@ -17,6 +17,7 @@ from sluice.etl.history.tables.downstream_tables import DownstreamTables, Downst
 from sluice.etl.settings import Downstream, Settings
 from sluice.relay.measures import CounterStore, TableCount
 from sluice.relay.verification_log import TableVerified, Verifications
+from sluice.tidb import tso
 from sluice.tidb.folded import folded
 from sluice.tidb.table_name import TableName, full_name, names_table
 
@@ -46,6 +47,14 @@ class TableInfo:
     def changes_of_day(self) -> int:
         """Return the number of changes applied in the last 24 hours."""
         return sum(self.count.last_hours(time.time_ns() // 1_000_000))
+
+    def changed_ms(self, ahead_ms: float) -> int:
+        """Return when its last change was committed, by this machine's clock; 0 without one.
+
+        `ahead_ms`: TiDB's clock minus this machine's.
+        """
+        ts = self.count.last_commit_ts
+        return tso.physical_ms(ts) - round(ahead_ms) if ts else 0
 
     @property
     def differs(self) -> bool:

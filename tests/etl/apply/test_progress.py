@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from sluice.etl.apply import _metrics as _report
-from sluice.etl.apply._metrics import ApplyProgressLog, BatchReport
+from sluice.etl.apply._batch import WindowBatch
+from sluice.etl.apply._metrics import ApplyProgressLog, BatchReport, report_of
+from sluice.etl.downstream.sinks.sink import SinkResult
+from sluice.tidb import tso
 
 
 def batch(number: int, changes: int = 3, ddls: int = 0) -> BatchReport:
@@ -23,6 +27,13 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     clock = SimpleNamespace(now=1000.0)
     monkeypatch.setattr(_report, "time", SimpleNamespace(monotonic=lambda: clock.now))
     return clock
+
+
+def test_the_lag_of_a_batch_is_by_the_upstreams_clock() -> None:
+    behind_ms = -8 * 86_400_000
+    hi = tso.compose(time.time_ns() // 1_000_000 + behind_ms - 1_000)
+    report = report_of(WindowBatch((), 0, hi), SinkResult(), behind_ms)
+    assert 1_000 <= report.lag_ms < 60_000
 
 
 def said(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:

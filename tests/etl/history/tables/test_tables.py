@@ -19,6 +19,7 @@ from sluice.etl.history.tables import (
     DownstreamTablesCache,
     DownstreamTableSize,
     TableCatalog,
+    TableInfo,
     TableSelection,
     read_table_catalog,
     table_schema_history,
@@ -203,3 +204,10 @@ def test_ddl_is_looked_for_step_by_step_with_the_same_outcome(tmp_path: Path) ->
         name, until = step.name, step.through
     assert kinds == ["d.d", "d.c", "d.b", "d.a"]
     assert steps > 7
+
+
+def test_a_last_change_counts_by_the_upstreams_clock() -> None:
+    now_ms, behind_ms = 1_800_000_000_000, -8 * 86_400_000
+    changed = TableCount(1, 0, 0, tso.compose(now_ms + behind_ms - 5_000), now_ms, ())
+    assert TableInfo("d.a", "d.a", changed).changed_ms(behind_ms) == now_ms - 5_000
+    assert TableInfo("d.a", "d.a").changed_ms(behind_ms) == 0
