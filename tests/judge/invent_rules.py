@@ -16,7 +16,7 @@ from tests.judge.invented_tidb import Name, Upstream
 from tests.judge.kept_rows import Keeping
 from tests.judge.kinds import Kind
 from tests.judge.rules import OPERATIONS, ColumnRule, RowRule, Rules, UndecidedError
-from tests.judge.shapes import invented_added, invented_mask
+from tests.judge.shapes import invented_added, invented_key_mask, invented_mask
 from tests.judge.tables import Table
 
 _TRIES = 12
@@ -170,6 +170,11 @@ def _column_rule(family: _Family, upstream: Upstream, rng: random.Random) -> Col
     keys = {name for t in family.tables for i in t.indexes if i.unique for name in i.columns}
     keys |= {table.by for table in family.tables}
     free = [each for each in columns if each[0] not in keys]
+    beside = keys - {name for t in family.tables if t.primary for name in t.primary.columns}
+    of_keys = [each for each in columns if each[0] in beside]
+    if of_keys and rng.random() < 0.25:
+        name, kind = rng.choice(of_keys)
+        return ColumnRule(tables, mask={name: invented_key_mask(rng, kind)})
     how = rng.random()
     if how < 0.15:
         added = {rng.choice(("added", "ad ded", "zz")): invented_added(rng, columns)}

@@ -26,7 +26,7 @@ from tests.judge.invented_tidb import (
 )
 from tests.judge.kept_rows import Keeping, KeyChange
 from tests.judge.shapes import KEY_VARIABLE, Added, Mask
-from tests.judge.tables import Column, Table, quoted
+from tests.judge.tables import Column, Index, Table, quoted
 
 OPERATIONS = ("insert", "update", "delete")
 
@@ -293,21 +293,32 @@ def _misfit(columns: list[ColumnRule], rows: list[RowRule], table: Table) -> str
     """Return why a table can't have such rules, "" if it can. Raises UndecidedError."""
     out = {c.name.lower() for c in table.columns if any(r.leaves_out(c.name) for r in columns)}
     shaped = _Shape(columns, table)
-    keys = {name.lower() for i in table.indexes if i.unique for name in i.columns}
-    keys |= {table.by.lower()} if table.by else set()
+    needed = {table.by.lower()} if table.by else set()
     for needing in table.columns:
         if needing.generated and needing.name.lower() not in out:
-            keys |= _named_in(needing.generated.expression, table)
+            needed |= _named_in(needing.generated.expression, table)
+    unique = [index for index in table.indexes if index.unique]
+    free = [index for index in unique if _may_be_masked(table, index)]
+    keys = needed | {name.lower() for i in unique for name in i.columns}
+    unmasked = needed | {name.lower() for i in unique if i not in free for name in i.columns}
     names = {c.name.lower(): c for c in table.columns}
     if out == set(names):
         return "no column is left"
     if out & keys:
         return f"keys need {out & keys}"
     for rule in columns:
-        for what, given in (("masked", rule.mask), ("renamed", rule.rename)):
-            if used := {name.lower() for name in given} & keys:
+        for what, given, needed in (
+            ("masked", rule.mask, unmasked),
+            ("renamed", rule.rename, keys),
+        ):
+            if used := {name.lower() for name in given} & needed:
                 return f"keys need the {what} {used}"
         for name, mask in rule.mask.items():
+            for index in free:
+                if name.lower() in map(str.lower, index.columns) and not mask.keeps_apart(
+                    names[name.lower()].kind, index.prefix
+                ):
+                    return f"{index.name} needs {name} as it is"
             column = names.get(name.lower())
             if column is not None and (column.generated or not mask.fits(column)):
                 return f"the mask of {name} doesn't fit"
@@ -336,6 +347,11 @@ def _misfit(columns: list[ColumnRule], rows: list[RowRule], table: Table) -> str
                 if column.kind != leaf.kind:
                     raise UndecidedError(f"the condition reads another type of {name}")
     return ""
+
+
+def _may_be_masked(table: Table, index: Index) -> bool:
+    """Return whether it is a key of whole rows that are found by another one, the primary."""
+    return not index.primary and table.primary is not None and not table.partitions
 
 
 def _changed(columns: list[ColumnRule], rows: list[RowRule], old: Table, new: Table) -> str:

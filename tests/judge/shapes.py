@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import hashlib
 import hmac
 import random
@@ -17,7 +18,8 @@ from tests.judge.tables import Column, quoted
 KEY_VARIABLE = "SLUICE_JUDGE_MASK_KEY"
 KEY = "the judge's own key, of no other use"
 _HASHED_DIGITS = 64
-_FEWEST_DIGITS = 16
+_FEWEST_DIGITS, _FEWEST_KEY_DIGITS = 16, 32
+_DATED, _NO_DAY = ("date", "datetime", "timestamp"), "0000-00-00"
 _TEXT_KIND = kinds.varchar(1000)
 _INT_TYPES = {"TINYINT": 1, "SMALLINT": 2, "MEDIUMINT": 9, "INT": 3}
 
@@ -29,10 +31,14 @@ class Mask:
     setting: Any
     fits: Callable[[Column], bool]
     value: Callable[[Kind, Any], Any]
+    keeps_apart: Callable[[Kind, int], bool] = lambda kind, chars: False
+    """Whether no two values of a column become one, in so many characters, or below 0 in all."""
 
 
 def _null() -> Mask:
-    return Mask("null", lambda column: column.nullable, lambda kind, value: None)
+    return Mask(
+        "null", lambda column: column.nullable, lambda kind, value: None, lambda kind, chars: True
+    )
 
 
 def _constant(kind: Kind, rng: random.Random) -> Mask | None:
@@ -80,7 +86,39 @@ def _hash(name: str) -> Mask:
     def fits(column: Column) -> bool:
         return column.kind.is_text and _digits(column.kind) >= _FEWEST_DIGITS
 
-    return Mask(name, fits, value)
+    def keeps_apart(kind: Kind, chars: int) -> bool:
+        digits = _digits(kind) if chars < 0 else min(_digits(kind), chars)
+        return name == "hash" and digits >= _FEWEST_KEY_DIGITS
+
+    return Mask(name, fits, value, keeps_apart)
+
+
+def _shift(most: int) -> Mask:
+    """By as many days in all rows: of the calendar from year 1 to 9999, TIMESTAMPs to 2038."""
+    digest = hmac.new(KEY.encode(), b"shift-days/%d/" % most, hashlib.sha256).digest()
+    days = int.from_bytes(digest[:8], "big") % (2 * most) - most
+    days += days >= 0
+
+    def value(kind: Kind, raw: Any) -> Any:
+        if raw is None:
+            return None
+        try:
+            day = datetime.date.fromisoformat(raw[:10])
+        except ValueError:
+            return "".join("0" if sign.isdigit() else sign for sign in raw)
+        first, last = datetime.date.min, datetime.date.max
+        if kind.family == "timestamp":
+            first = datetime.date(1970, 1, 1 if raw[11:] >= "00:00:01" else 2)
+            last = datetime.date(2038, 1, 19 if raw[11:19] <= "03:14:07" else 18)
+        moved = min(max(day.toordinal() + days, first.toordinal()), last.toordinal())
+        return datetime.date.fromordinal(moved).isoformat() + raw[10:]
+
+    def fits(column: Column) -> bool:
+        if column.kind.family not in _DATED or column.spelled is not None:
+            return False
+        return all(it is None or it.startswith(_NO_DAY) for it in (column.default, column.origin))
+
+    return Mask({"shift-days": most}, fits, value)
 
 
 def _digits(kind: Kind) -> int:
@@ -92,7 +130,14 @@ def invented_mask(rng: random.Random, kind: Kind) -> Mask | None:
     masks = [_null(), _constant(kind, rng)]
     if kind.is_text:
         masks += [_partial(rng.choice((0, 1, 4))), _hash("hash"), _hash("hash"), _hash("email")]
+    if kind.family in _DATED:
+        masks += [_shift(rng.choice((1, 30, 4_000)))] * 2
     return rng.choice(masks)
+
+
+def invented_key_mask(rng: random.Random, kind: Kind) -> Mask:
+    """Return a mask for a column of a unique key, one that keeps values apart if there is one."""
+    return _hash("hash") if kind.is_text and rng.random() < 0.7 else _null()
 
 
 @dataclass(frozen=True)
