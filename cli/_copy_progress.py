@@ -110,9 +110,8 @@ class CopyPace:
         from sluice.relay.jobs import JobCounts
 
         done, _ = _extent(progress)
-        return copy_text(
-            progress, *self._pace.note(time.monotonic(), JobCounts(progress.rows, done))
-        )
+        pace = self._pace.note(time.monotonic(), JobCounts(progress.rows, done))
+        return copy_text(progress, pace.rows_per_s, pace.bytes_per_s)
 
 
 def copy_text(progress: CopyProgressCounts, rows_per_s: float, done_per_s: float) -> str:

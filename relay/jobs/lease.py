@@ -138,6 +138,11 @@ class JobRun:
         with self._lock:
             self._member = replace(self._member, doing=what)
 
+    def expect(self, work: int) -> None:
+        """Announce the next step's work, in bytes, if it isn't like the ones before."""
+        with self._lock:
+            self._pace.expect(work)
+
     def did(self, table: str, done: JobCounts) -> None:
         """Add to what this process has done of a table."""
         with self._lock:
@@ -230,9 +235,9 @@ class JobRun:
     def _note(self) -> None:
         with self._lock:
             whole = sum(self._member.tables.values(), JobCounts())
-            rows_per_s, bytes_per_s = self._pace.note(time.monotonic(), whole)
+            pace = self._pace.note(time.monotonic(), whole)
             member = self._member = replace(
                 self._member, beat=self._member.beat + 1, noted_ms=time.time_ns() // 1_000_000,
-                rows_per_s=rows_per_s, bytes_per_s=bytes_per_s,
+                **pace._asdict(),
             )  # fmt: skip
         self._files.write_member(self.number, member)
