@@ -12,13 +12,13 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from sluice.etl.copy.chunk_ledger import ChunkLedger
 from sluice.etl.copy.chunk_loader import ChunkLoader, CopiedChunk, count_rows
 from sluice.etl.copy.definitions import SourceSchema
 from sluice.etl.copy.errors import CopyError
-from sluice.etl.copy.plan import CopyPlan
+from sluice.etl.copy.plan import CopyPlan, PlannedTable
 from sluice.etl.copy.preconditions import PreconditionMonitor
 from sluice.etl.copy.preflight import relay_problems
 from sluice.etl.copy.sources import BootstrapSpec
@@ -154,7 +154,10 @@ class CopyJob:
         """Return the progress by table: what is to be copied, and what is downstream already."""
         there = self._copied.rows(self._session)
         self._session.commit()
-        found = {planned.table.full_name: TableProgress() for planned in self.plan.tables}
+        found = {
+            planned.table.full_name: TableProgress(extra_in_all=self.tables.index_work(planned))
+            for planned in self.plan.tables
+        }
         for number, chunk in enumerate(self.plan.chunks):
             before = found[chunk.full_name]
             done = (
@@ -162,8 +165,11 @@ class CopyJob:
                 if number in there
                 else before.done
             )
-            found[chunk.full_name] = TableProgress(
-                done, before.bytes_in_all + chunk.bytes, before.chunks_in_all + 1
+            found[chunk.full_name] = replace(
+                before,
+                done=done,
+                bytes_in_all=before.bytes_in_all + chunk.bytes,
+                chunks_in_all=before.chunks_in_all + 1,
             )
         return found
 
@@ -204,10 +210,16 @@ class CopyJob:
         Find every chunk there, and the tables with as many rows; write the checkpoint with it.
         """
         if not self._copied.has_ended(self._session):
-            self.tables.add_indexes(self._definitions, self._set_activity)
+            self.tables.add_indexes(self._definitions, self._add_indexes)
             self._set_activity("counting rows")
             self.watch.now()
             self._confirm()
+
+    def _add_indexes(self, planned: PlannedTable, work: int, execute: Callable[[], None]) -> None:
+        self._set_activity(f"indexes of {planned.target}")
+        self._run.expect(work)
+        execute()
+        self._run.did(planned.table.full_name, JobCounts(extra=work))
 
     def _confirm(self) -> None:
         self._session.begin()

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Self
 
+from sluice.etl.restore.plan import RestoreCost
 from sluice.etl.restore.request import RestoreRequest
 from sluice.relay.jobs import DONE, Job
 
@@ -52,3 +53,22 @@ class TimeEstimate:
         loading = rows * self.a_row + size * self.a_byte
         verifying = self.a_verification + (rows + changes) * self.verified if verify else 0.0
         return self.a_job + loading + changes * self.a_change + verifying
+
+    def verifying_s(self, cost: RestoreCost) -> float:
+        """Return the seconds that verifying takes. Spark does it, not the database."""
+        return self.a_verification + (cost.snapshot_rows + cost.changes) * self.verified
+
+    def applying_work(self, cost: RestoreCost, copied: int) -> int:
+        """Return how many bytes of the snapshot are loaded in the time that applying takes.
+
+        `copied`: the snapshot's bytes, and what its indexes take.
+        """
+        loading = cost.snapshot_rows * self.a_row + cost.snapshot_bytes * self.a_byte
+        applying = cost.changes * self.a_change
+        if copied and loading:
+            per_s = copied / loading
+        elif cost.log_bytes and applying:
+            per_s = cost.log_bytes / applying
+        else:
+            return 0
+        return round(applying * per_s)

@@ -40,12 +40,21 @@ from sluice.etl.restore.lineage import Name
 from sluice.etl.restore.plan import RestorePlan, RestoreSummary, RestoreVerification
 from sluice.etl.restore.request import RestoreRequest
 from sluice.etl.restore.scratch import ScratchSchema, scratch_schema_name
-from sluice.etl.restore.stages import LoadSnapshot, replay_log
+from sluice.etl.restore.stages import LaterWork, LoadSnapshot, replay_log
 from sluice.etl.restore.target_inspection import inspect_target
 from sluice.etl.restore.verify import verify_restored
 from sluice.etl.settings import Settings
 from sluice.relay.archive import Archive, ArchiveLog
-from sluice.relay.jobs import CANCELLED, DONE, PAUSE, PAUSED, Job, JobRun, StopRequested
+from sluice.relay.jobs import (
+    CANCELLED,
+    DONE,
+    PAUSE,
+    PAUSED,
+    Job,
+    JobRun,
+    Jobs,
+    StopRequested,
+)
 from sluice.relay.storage import open_storage
 from sluice.relay.url import folder_of
 from sluice.tidb.folded import folded
@@ -94,6 +103,7 @@ class RestoreRun:
         self._began = self._stage_began = time.monotonic()
         self._summary = RestoreSummary(job.id, plan.to, plan.until, len(plan.asked))
         self._stages: dict[str, float] = {}
+        self._later = LaterWork()
 
     def whole(self, ways: RestoreExecutor) -> RestoreSummary:
         """Run the whole job, up to where it is ordered to stop."""
@@ -150,7 +160,7 @@ class RestoreRun:
         made = LoadSnapshot(
             place, (plan.copy, BootstrapSpec({})), self._job, self._run, self._on_progress
         )
-        made.log_bytes = plan.cost.log_bytes
+        made.later = self._later = self._later_work(made)
         source = SnapshotSource(self._settings.archive_url, plan.snapshot, plan.since)
         with ways.loads(self._own, source) as make:  # not called if there is no snapshot
             made.load(make)
@@ -176,6 +186,7 @@ class RestoreRun:
                 run=self._run,
                 prepare=prepare,
                 cost=plan.cost,
+                later=self._later,
             )
         warnings = (*self._summary.warnings, *done.warnings)
         self._summary = replace(
@@ -258,6 +269,16 @@ class RestoreRun:
         self._run.check_order()
         self._run.doing(what)
         self._on_progress(CopyProgressCounts(doing=what))
+
+    def _later_work(self, made: LoadSnapshot) -> LaterWork:
+        """Return what comes after loading, by the pace of the last restore."""
+        copied = sum(made.tables.index_work(planned) for planned in made.plan.tables)
+        copied += made.plan.bytes
+        jobs = Jobs.for_pipeline(self._settings.open_relay()).list()
+        cost = self._plan.cost
+        pace = TimeEstimate.from_last_restore(jobs)
+        verifying_s = pace.verifying_s(cost) if self._request.verify else 0.0
+        return LaterWork(cost.log_bytes, pace.applying_work(cost, copied), verifying_s)
 
     def _stage(self, name: str) -> None:
         now = time.monotonic()

@@ -6,6 +6,7 @@ Applying uses replication's code.
 from __future__ import annotations
 
 import threading
+from dataclasses import dataclass
 
 from sluice.etl.apply import ApplySummary, BatchReport, Prepare, ReplayRange, apply_range
 from sluice.etl.copy.copy_run import CopyJob
@@ -20,7 +21,7 @@ from sluice.relay import WindowLog
 from sluice.relay.jobs import Job, JobCounts, JobRun, TableProgress, stop_on_orders
 from sluice.relay.storage import open_storage
 
-__all__ = ["CHANGES", "LoadSnapshot", "replay_log", "table_progress"]
+__all__ = ["CHANGES", "LaterWork", "LoadSnapshot", "replay_log"]
 
 _LOCK_TIMEOUT_S = 60.0
 
@@ -28,11 +29,40 @@ CHANGES = "row changes"
 """Name of the applied changes in a job's progress, in the place of a table's rows."""
 
 
+@dataclass(frozen=True, slots=True)
+class LaterWork:
+    """What a restore does after loading.
+
+    `log_bytes`: of the archive's files whose changes are applied, which takes `applying` bytes of
+    `JobCounts.work`; `verifying_s`: verification, in s.
+    """
+
+    log_bytes: int = 0
+    applying: int = 0
+    verifying_s: float = 0.0
+
+    def progress(self) -> dict[str, TableProgress]:
+        """Return the progress at the begin."""
+        extra, later_s = self.applying - self.log_bytes, self.verifying_s
+        found = TableProgress(bytes_in_all=self.log_bytes, extra_in_all=extra, later_s=later_s)
+        return {CHANGES: found}
+
+    def applied(self, changes: int, cost: RestoreCost) -> JobCounts:
+        """Return what applying some of the plan's changes counts as.
+
+        Each counts as its share of the planned bytes: the files hold the changes of other tables,
+        too.
+        """
+        of = max(cost.changes, 1)
+        size = self.log_bytes * changes // of
+        return JobCounts(changes, size, 0, extra=self.applying * changes // of - size)
+
+
 class LoadSnapshot(CopyJob):
     """Load the snapshot, or find it loaded."""
 
-    log_bytes: int = 0
-    """Bytes of the archive's files to be applied afterwards, for the progress."""
+    later: LaterWork = LaterWork()
+    """What comes after the snapshot, for the progress."""
 
     def load(self, make: MakeLoads) -> None:
         """Load up to the checkpoint, which marks the snapshot as complete.
@@ -49,12 +79,7 @@ class LoadSnapshot(CopyJob):
         remove_files(open_storage(self._settings.relay.url))
 
     def _open_snapshot(self) -> dict[str, TableProgress]:
-        return super()._open_snapshot() | table_progress(self.log_bytes)
-
-
-def table_progress(size: int) -> dict[str, TableProgress]:
-    """Return the progress of applying `size` bytes of the archive's files, at its begin."""
-    return {CHANGES: TableProgress(JobCounts(), size)}
+        return super()._open_snapshot() | self.later.progress()
 
 
 class _RestoreCheckpointGuard:
@@ -88,11 +113,11 @@ def replay_log(  # noqa: PLR0913 what it works with, by name
     run: JobRun,
     prepare: Prepare,
     cost: RestoreCost,
+    later: LaterWork,
 ) -> ApplySummary:
     """Apply the range, from where the job's checkpoint is, until its end or an order to the run.
 
-    `cost`: the plan's, for the progress: each change counts as its share of the planned bytes, as
-    the files hold the changes of other tables, too.
+    `cost` and `later`: the plan's, for the progress.
 
     Raises as `sluice.etl.apply.apply_range`, LeaseLostError.
     """
@@ -102,14 +127,14 @@ def replay_log(  # noqa: PLR0913 what it works with, by name
     stop = threading.Event()
 
     def wrote(report: BatchReport, _: int) -> None:
-        share = cost.log_bytes * report.changes // max(cost.changes, 1)
-        run.did(CHANGES, JobCounts(report.changes, share, 0))
+        run.did(CHANGES, later.applied(report.changes, cost))
         run.doing("applying row changes")
         run.look()
         run.check()
         if run.order is not None:
             stop.set()
 
+    run.expect(later.applying)
     with stop_on_orders(run, stop):
         return apply_range(
             log, past, sink, prepare=prepare, limits=own.apply, stop=stop, on_batch=wrote
