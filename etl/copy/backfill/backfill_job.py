@@ -23,6 +23,7 @@ from sluice.etl.changes.rules import ReplicationRules
 from sluice.etl.copy.backfill.chunk_cutter import ChunkCutter
 from sluice.etl.copy.backfill.chunk_scheduler import AlignedChunkScheduler
 from sluice.etl.copy.backfill.downstream_session import BackfillDownstream
+from sluice.etl.copy.backfill.extent import is_extent_known, planned_work
 from sluice.etl.copy.backfill.plan import BackfillPlan, BackfillTablePlan
 from sluice.etl.copy.backfill.progress_state import BackfillChunk, BackfillState, BackfillStateFile
 from sluice.etl.copy.backfill.reader import ReadChunk, ReadRequest, ReadResult
@@ -99,6 +100,7 @@ class BackfillJob:
         self._file = BackfillStateFile(sides.storage, job)
         self._progress_state: BackfillState = self._file.load(len(plan.tables))
         self._size = AdaptiveChunkSize()
+        self._is_known = is_extent_known(plan.tables, request.where)
         self._rate = RowRateLimiter(request.rows_per_second)
         self._repairs = TableRepairs(job, request.mode, sides.aligned_chunks, self._scheduler, run)
         self._cutter = ChunkCutter(sides.upstream, plan, self._progress_state, self._max_rows)
@@ -122,7 +124,9 @@ class BackfillJob:
         Raises StopRequested, BackfillError, and what the upstream's and the downstream's clients
         raise.
         """
-        self._run.set_totals(self._progress_state.progress(self._plan.tables))
+        self._run.set_totals(
+            self._progress_state.progress(self._plan.tables, is_known=self._is_known)
+        )
         self._repairs.begin_all(self._plan.tables, self._progress_state.tables)
         for made in self._scheduler.orphaned():
             self._finish_orphaned(made)
@@ -366,6 +370,7 @@ class BackfillJob:
     def _note(self, chunk: BackfillChunk, read: ReadResult, found: Any) -> None:
         plan, state = self._plan.tables[chunk.table], self._progress_state.tables[chunk.table]
         self._progress_state.open.pop(chunk.number, None)
+        before = self._work_of(chunk.table)
         state.add(found, read.bytes)
         self._attempts.pop(chunk.number, None)
         if state.is_cut and not any(
@@ -373,7 +378,20 @@ class BackfillJob:
         ):
             self._end(chunk.table)
         self._file.keep(self._progress_state)
-        self._run.did(plan.name, JobCounts(found.rows, read.bytes, 1))
+        self._run.did(plan.name, self._counts(chunk.table, before, found.rows, read.bytes))
+
+    def _counts(self, place: int, before: tuple[int, int], rows: int, size: int) -> JobCounts:
+        """Return what a chunk counts as; `before`: `_work_of` its table before it was counted."""
+        if not self._is_known:
+            return JobCounts(rows, size, 1)
+        share, extra = (now - was for now, was in zip(self._work_of(place), before, strict=True))
+        if not share:  # there are more rows than was estimated, and 0 would mean their size
+            share, extra = 1, -1
+        return JobCounts(rows, size, 1, share, extra)
+
+    def _work_of(self, place: int) -> tuple[int, int]:
+        state, plan = self._progress_state.tables[place], self._plan.tables[place]
+        return planned_work(plan, rows=state.counts["rows"], is_over=state.is_over)
 
     def _end(self, place: int) -> None:
         self._progress_state.tables[place].is_over = True

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
+from sluice.etl.copy.backfill.upstream_catalog import TableSize
 from sluice.etl.copy.definitions import SourceSchema
 from sluice.etl.copy.errors import BackfillError
 from sluice.etl.copy.statements import create_object, scoped_statement
@@ -84,6 +85,20 @@ class BackfillDownstream:
             ):
                 found.setdefault(folded(full_name(schema, table)), set()).add(folded(str(column)))
             return found
+
+        return self._asked(look)
+
+    def sizes(self) -> dict[str, TableSize]:
+        """Return the tables' estimated sizes, by folded full name."""
+
+        def look() -> dict[str, TableSize]:
+            return {
+                folded(full_name(schema, table)): TableSize(int(rows or 0), int(size or 0))
+                for schema, table, rows, size in self._session.query(
+                    "SELECT TABLE_SCHEMA, TABLE_NAME, TABLE_ROWS, DATA_LENGTH FROM"
+                    " information_schema.TABLES WHERE TABLE_TYPE = 'BASE TABLE'"
+                )
+            }
 
         return self._asked(look)
 

@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Self
 
+from sluice.etl.copy.backfill.extent import planned_work
 from sluice.etl.copy.backfill.plan import BackfillTablePlan
 from sluice.etl.downstream.chunk_results import ChunkResult
 from sluice.relay.jobs import JobCounts, TableProgress
@@ -107,17 +108,29 @@ class BackfillState:
             for plan, state in zip(plans, self.tables, strict=True)
         }
 
-    def progress(self, plans: Sequence[BackfillTablePlan]) -> dict[str, TableProgress]:
-        """Return what there is to do, and what is done, by table."""
-        return {
-            plan.name: TableProgress(
-                JobCounts(state.counts["rows"], state.bytes, state.chunks),
-                plan.bytes,
+    def progress(
+        self, plans: Sequence[BackfillTablePlan], *, is_known: bool
+    ) -> dict[str, TableProgress]:
+        """Return what there is to do, and what is done, by table.
+
+        `is_known`: the plan's sizes are those of what is copied.
+        """
+        found: dict[str, TableProgress] = {}
+        for plan, state in zip(plans, self.tables, strict=True):
+            rows = state.counts["rows"]
+            if not is_known:
+                found[plan.name] = TableProgress(JobCounts(rows, state.bytes, state.chunks))
+                continue
+            done = planned_work(plan, rows=rows, is_over=state.is_over)
+            size, extra = planned_work(plan)
+            found[plan.name] = TableProgress(
+                JobCounts(rows, state.bytes, state.chunks, *done),
+                size,
                 0,
                 plan.rows or None,
+                extra,
             )
-            for plan, state in zip(plans, self.tables, strict=True)
-        }
+        return found
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON values; `from_json` is the inverse."""

@@ -13,6 +13,7 @@ from typing import Any, Self
 from sluice.errors import SluiceError
 from sluice.etl.copy.backfill.backfill_job import BackfillEndpoints, BackfillJob
 from sluice.etl.copy.backfill.downstream_session import BackfillDownstream
+from sluice.etl.copy.backfill.extent import with_sizes_of_replica
 from sluice.etl.copy.backfill.plan import BackfillPlan, make_backfill_plan
 from sluice.etl.copy.backfill.reader import ReadChunk, ReadChunks, ReadRequest, ReadResult
 from sluice.etl.copy.backfill.request import BackfillRequest
@@ -158,6 +159,8 @@ class _BackfillContext:
         plan = make_backfill_plan(
             request, definitions, rules, self.upstream, self.downstream.columns()
         )
+        if any(not table.rows for table in plan.tables):
+            plan = with_sizes_of_replica(plan, self.downstream.sizes())
         problems = [*plan.problems, *self._is_stalled()]
         if checkpoint is None:
             problems.append(
