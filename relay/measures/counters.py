@@ -247,7 +247,7 @@ class TableCounters:
 
 
 def _hours(raw: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
-    return tuple((int(hour), int(changes)) for hour, changes in raw)
+    return tuple([(int(hour), int(changes)) for hour, changes in raw])
 
 
 def _sum_hours(
@@ -255,6 +255,8 @@ def _sum_hours(
 ) -> tuple[tuple[int, int], ...]:
     if not b:
         return a
+    if a and len(b) == 1 and a[-1][0] == b[0][0]:  # thousands of tables in the present hour
+        return (*a[:-1], (b[0][0], a[-1][1] + b[0][1]))
     found = Counter(dict(a))
     found.update(dict(b))
     first = max(found) + 1 - HOURS_KEPT

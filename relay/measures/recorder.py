@@ -28,12 +28,30 @@ _CLOSE_TIMEOUT_S = 10.0
 
 
 @dataclass(slots=True)
+class _PendingTable:
+    """A table's changes since the last addition; each commit adds to all of its tables."""
+
+    inserts: int = 0
+    updates: int = 0
+    deletes: int = 0
+    commit_ts: int = 0
+    at_ms: int = 0
+    hours: dict[int, int] = field(default_factory=dict)
+
+    def total(self) -> TableCount:
+        hours = tuple(sorted(self.hours.items()))
+        return TableCount(
+            self.inserts, self.updates, self.deletes, self.commit_ts, self.at_ms, hours
+        )
+
+
+@dataclass(slots=True)
 class _PendingCounts:
     """The counts since the last addition."""
 
     counts: dict[str, int] = field(default_factory=dict)
     seconds: dict[str, list[float]] = field(default_factory=dict)
-    tables: dict[str, TableCount] = field(default_factory=dict)
+    tables: dict[str, _PendingTable] = field(default_factory=dict)
     lag_ms: float | None = None
     age_ms: float | None = None
 
@@ -103,11 +121,19 @@ class CounterRecorder:
     def changed(self, tables: Mapping[str, tuple[int, int, int]], commit_ts: int) -> None:
         """Add (inserts, updates, deletes) by table, up to a commit timestamp."""
         now = _now_ms()
+        hour = now // HOUR_MS
         with self._lock:
+            waiting = self._waiting.tables
             for name, (inserts, updates, deletes) in tables.items():
-                hours = ((now // HOUR_MS, inserts + updates + deletes),)
-                more = TableCount(inserts, updates, deletes, commit_ts, now, hours)
-                self._waiting.tables[name] = self._waiting.tables.get(name, TableCount()) + more
+                table = waiting.get(name)
+                if table is None:
+                    table = waiting[name] = _PendingTable()
+                table.inserts += inserts
+                table.updates += updates
+                table.deletes += deletes
+                table.commit_ts = max(table.commit_ts, commit_ts)
+                table.at_ms = now
+                table.hours[hour] = table.hours.get(hour, 0) + inserts + updates + deletes
 
     def close(self) -> None:
         """Add the rest, if that takes no longer than ten seconds. Never raises."""
@@ -156,8 +182,9 @@ class CounterRecorder:
                 return
             waiting, self._waiting = self._waiting, _PendingCounts()
             at_ts = self._at_ts
-        for name, count in waiting.tables.items():
-            self._tables[name] = self._tables.get(name, TableCount()) + count
+        for name, table in waiting.tables.items():
+            known, count = self._tables.get(name), table.total()
+            self._tables[name] = count if known is None else known + count
         if not at_ts and not waiting.counts:
             return
         now, since = time.monotonic(), self._since
