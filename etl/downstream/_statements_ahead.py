@@ -30,7 +30,8 @@ A connection that held for the second value after the pause makes the next loss 
 NO_ESCAPES = SERVER_STATUS.SERVER_STATUS_NO_BACKSLASH_ESCAPES
 
 
-@dataclass(frozen=True, slots=True)
+# Not frozen: that takes several times as long to make, and there is one for each statement.
+@dataclass(slots=True, unsafe_hash=True)
 class LoadData:
     """Rows to be written into `target`, see `MySQLSession.load`.
 

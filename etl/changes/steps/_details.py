@@ -48,7 +48,8 @@ def _non_default_fields(detail: Any) -> dict[str, Any]:
 _DEFAULTS: dict[type[Any], tuple[tuple[str, Any], ...]] = {}
 
 
-@dataclass(frozen=True, slots=True)
+# Not frozen: that takes several times as long to make, and there is one for each statement.
+@dataclass(slots=True, unsafe_hash=True)
 class RowsDetail(StepDetail):
     """The common part of delete and load steps."""
 
@@ -101,7 +102,8 @@ class ListedRows:
         )
 
 
-@dataclass(frozen=True, slots=True)
+# Not frozen: that takes several times as long to make, and there is one for each statement.
+@dataclass(slots=True, unsafe_hash=True)
 class DeleteDetail(RowsDetail):
     """Rows go, or end as versions of a row.
 
@@ -124,7 +126,8 @@ class DeleteDetail(RowsDetail):
         )
 
 
-@dataclass(frozen=True, slots=True)
+# Not frozen: that takes several times as long to make, and there is one for each statement.
+@dataclass(slots=True, unsafe_hash=True)
 class LoadDetail(RowsDetail):
     """Rows come.
 

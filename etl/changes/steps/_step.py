@@ -47,7 +47,8 @@ class ChangeError(SluiceError, ValueError):
     hint = "leave the transaction out: `sluice txn skip`"
 
 
-@dataclass(frozen=True, slots=True)
+# Not frozen: that takes several times as long to make, and there is one for each statement.
+@dataclass(slots=True, unsafe_hash=True)
 class Step:
     """One row of STEP_SCHEMA; `payload` is bytes-like."""
 
