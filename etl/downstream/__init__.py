@@ -28,7 +28,12 @@ from sluice.etl.downstream.chunk_results import ChunkResult, ChunkResults
 from sluice.etl.downstream.mysql import MySQLSession, own_session_ids
 from sluice.etl.downstream.optimistic import begin_optimistic
 from sluice.etl.downstream.savepoint import Savepoint, SavepointFile, sync_folder
-from sluice.etl.downstream.servers import engines_without_transactions, is_same_server, open_session
+from sluice.etl.downstream.servers import (
+    engines_without_transactions,
+    is_same_server,
+    open_session,
+    tables_with_transactions,
+)
 
 __all__ = [
     "MAX_PIPELINED",
@@ -56,4 +61,5 @@ __all__ = [
     "open_session",
     "own_session_ids",
     "sync_folder",
+    "tables_with_transactions",
 ]

@@ -15,8 +15,10 @@ are one packet, and begin with a line that the LOAD passes over: its first byte 
 
 from __future__ import annotations
 
+import contextlib
+import socket
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -37,11 +39,16 @@ AFTER_ROWS = _FIRST_ROW_NUMBER + 2
 _LENGTHS = {0xFC: 2, 0xFD: 3, 0xFE: 8}
 """Bytes of the integer behind each of these prefixes (MySQL's length-encoded integer)."""
 _OK, _FILE, _ERROR = 0, 0xFB, 0xFF
+_MIN_ANSWER_BYTES = 11
+"""Bytes of the shortest answer to a statement, an OK: its header, and seven."""
+_AWAITED = 4
+"""Answers waited for together: so many waits for a row are over before the read timeout is."""
 _MAX_SHORT_INTEGER_BYTES = 7
 """Bytes of an OK whose two integers are small, before its message."""
 
 
-@dataclass(frozen=True, slots=True)
+# Not frozen: that takes several times as long to make, and there is one for each statement.
+@dataclass(slots=True, unsafe_hash=True)
 class PipelinedStatement:
     """A statement.
 
@@ -94,15 +101,39 @@ def execute_pipelined(
     connection._sock.settimeout(connection._read_timeout)
     connection._current_timeout = connection._read_timeout
     try:
-        return [
-            _read_rows(connection) if order.asks else _read_result(connection, order.name)
-            for order in orders
-        ]
+        with _reading_together(connection, len(orders)) as most:
+            found = [_read_outcome(connection, order) for order in orders[:most]]
+        return found + [_read_outcome(connection, order) for order in orders[most:]]
     except OSError as error:
         raise _connection_lost(connection, str(error)) from error
     except BaseException:
         connection._force_close()
         raise
+
+
+@contextlib.contextmanager
+def _reading_together(connection: Any, count: int) -> Iterator[int]:
+    """Wait for some answers at a time, and yield for how many of `count` that is right.
+
+    The server sends each by itself. A thread that is woken up for each takes about as much CPU time
+    as all else that a statement needs here. Those behind them are so many that nothing is waited
+    for that doesn't come. More at a time would be slower: what isn't read isn't acknowledged, and
+    behind ten packets a server waits for that.
+    """
+    found, most = connection._sock, count - _AWAITED - 1
+    if type(found) is not socket.socket or most <= 0:  # TLS has a buffer of its own
+        yield 0
+        return
+    found.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, _AWAITED * _MIN_ANSWER_BYTES)
+    try:
+        yield most
+    finally:
+        with contextlib.suppress(OSError):  # where it was closed meanwhile
+            found.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
+
+
+def _read_outcome(connection: Any, order: PipelinedStatement) -> StatementResult:
+    return _read_rows(connection) if order.asks else _read_result(connection, order.name)
 
 
 def _packets_of(order: PipelinedStatement) -> tuple[bytes, ...]:

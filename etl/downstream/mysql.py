@@ -94,6 +94,8 @@ class MySQLSession:
         self._dialect: Dialect | None = None
         self.known_tables: set[str] = set()
         """Full names of tables that were looked at in this session; for its users."""
+        self.listed_tables: dict[str, frozenset[str]] = {}
+        """Tables by schema whose engine has transactions, where all were listed in this session."""
         self.number = 0
         """The server's number of the session that was connected last."""
         self.round_trip_s = 0.0
@@ -174,6 +176,7 @@ class MySQLSession:
             raise self._error(error) from error
         self._connection = connection
         self.known_tables = set()
+        self.listed_tables = {}
         self.round_trip_s = 0.0
         token = secrets.token_hex(8)
         try:

@@ -6,7 +6,7 @@ import functools
 import itertools
 import secrets
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from sluice.etl.changes import server_errors
@@ -23,6 +23,7 @@ from sluice.etl.downstream import (
     MySQLSession,
     StatementOutcome,
     engines_without_transactions,
+    tables_with_transactions,
 )
 from sluice.etl.downstream.ddl import repair_blank_ends
 from sluice.etl.downstream.sinks._coalesce import coalesce_small_steps
@@ -30,6 +31,8 @@ from sluice.etl.downstream.sinks._keyless_delete import KeylessDelete, statement
 from sluice.etl.downstream.sinks.sink import ApplyError
 from sluice.tidb.folded import folded
 
+_MANY_TABLES = 500
+"""Tables looked up one by one before all of a schema are listed: each takes a round trip's work."""
 _MAX_SHOWN = 3
 _BEFORE_TABLE = "sluice_before"
 _UNIQUE_KEYS = (
@@ -162,6 +165,14 @@ class WriteExecutor:
         }
         if not new:
             return
+        self._list_tables({step.schema for step in new.values()})
+        for name, step in list(new.items()):
+            if (
+                step.table in self._session.listed_tables.get(step.schema, ())
+                and not step.detail_of(RowsDetail).keeps_deleted
+            ):
+                self._session.known_tables.add(name)
+                del new[name]
         engines = engines_without_transactions(
             self._session, [(step.schema, step.table) for step in new.values()]
         )
@@ -177,6 +188,16 @@ class WriteExecutor:
             if new[name].detail_of(RowsDetail).keeps_deleted:
                 self._check_unique_keys(new[name])
             self._session.known_tables.add(name)
+
+    def _list_tables(self, schemas: Iterable[str]) -> None:
+        """List a schema's tables, once in a session, as soon as many of them were looked up."""
+        if len(self._session.known_tables) < _MANY_TABLES:
+            return
+        for schema in schemas:
+            if schema not in self._session.listed_tables:
+                self._session.listed_tables[schema] = tables_with_transactions(
+                    self._session, schema
+                )
 
     def _check_unique_keys(self, step: Step) -> None:
         """Check that no unique key would have a row take the place of one marked as deleted."""

@@ -6,7 +6,8 @@ import pytest
 
 from sluice.etl.changes.formats.layout import LoadLayout
 from sluice.etl.changes.steps import LoadDetail, Step
-from sluice.etl.downstream import MySQLSession
+from sluice.etl.downstream import DownstreamError, MySQLSession
+from sluice.etl.downstream.sinks import write_executor
 from sluice.etl.downstream.sinks.sink import ApplyError
 from sluice.etl.downstream.sinks.write_executor import WriteExecutor
 
@@ -63,3 +64,34 @@ def test_rows_that_may_be_there_already_are_looked_for_in_any_table(
     with pytest.raises(ApplyError, match="has no key, and 1 of its rows written"):
         WriteExecutor(session).write(Step(detail, 100, "d", "t", 2, 0, b"1\t1\n2\t20\n"), safe=True)
     WriteExecutor(session).write(Step(detail, 100, "d", "t", 1, 0, b"2\t20\n"), safe=True)
+
+
+def test_many_tables_are_looked_up_at_once_and_one_without_transactions_still_stops(
+    session: MySQLSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sluice.etl.downstream.sinks.write_executor._MANY_TABLES", 2)
+    session.query("CREATE DATABASE d")
+    for name, engine in (*((f"t{n}", "InnoDB") for n in range(6)), ("kept", "Aria")):
+        session.query(f"CREATE TABLE d.{name} (id int, v int, PRIMARY KEY (id)) ENGINE = {engine}")
+    looked_up: list[object] = []
+    lookup = write_executor.engines_without_transactions
+    monkeypatch.setattr(
+        write_executor,
+        "engines_without_transactions",
+        lambda session, tables: looked_up.extend(tables) or lookup(session, tables),
+    )
+
+    def write(name: str) -> None:
+        detail = LoadDetail(90, layout=LAYOUT, keys=("id",))
+        WriteExecutor(session).write(Step(detail, 100, "d", name, 1, 0, b"1\t10\n"))
+
+    session.query("BEGIN")
+    for n in range(6):
+        write(f"t{n}")
+    assert looked_up == [("d", "t0"), ("d", "t1")]
+    with pytest.raises(DownstreamError, match=r"d\.kept .* Aria, which has no transactions"):
+        write("kept")
+    session.query("COMMIT")
+    session.query("CREATE TABLE d.later (id int, v int, PRIMARY KEY (id)) ENGINE = MyISAM")
+    with pytest.raises(DownstreamError, match=r"d\.later .* MyISAM, which has no transactions"):
+        write("later")
