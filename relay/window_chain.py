@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from sluice.relay.errors import RelayCorruptError, RelayGapError
 from sluice.relay.format_version import NewerFormatError
+from sluice.relay.hour_listings import HourListings
 from sluice.relay.storage import Storage
 from sluice.relay.window import WindowRecord, hour_of, window_path
 from sluice.tidb import tso
@@ -33,6 +34,7 @@ class WindowChain:
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
+        self._hours = HourListings(storage)
 
     @property
     def url(self) -> str:
@@ -195,7 +197,7 @@ class WindowChain:
 
     def _listed(self, hour: str) -> list[str]:
         """Return the names of an hour's records, and of anything else there, in order."""
-        return self._storage.names(f"windows/{hour}")
+        return self._hours.names(hour)
 
     def _existing(self, starts: Iterable[int]) -> Iterator[WindowRecord]:
         """Yield the windows that begin at `starts`, which come from a listing.

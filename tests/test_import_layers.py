@@ -286,6 +286,7 @@ RELAY = {
     "failures": {"format_version", "json_codec", "storage"},
     "notices": {"json_codec", "storage", "versioned_document"},
     "format_version": {"errors", "storage"},
+    "hour_listings": {"errors", "storage", "url"},
     "jobs": {"errors", "format_version", "json_codec", "storage", "versioned_document"},
     "json_cache": set(),
     "json_codec": {"format_version"},
@@ -328,7 +329,7 @@ RELAY = {
     "versioned_document": {"errors", "format_version", "storage"},
     "wakeup": set(),
     "window": {"checksummed", "json_cache", "part_descriptor"},
-    "window_chain": {"errors", "format_version", "part", "storage", "window"},
+    "window_chain": {"errors", "format_version", "hour_listings", "part", "storage", "window"},
     "window_log": {"overrides", "storage", "window"},
 }
 """The same of `relay`; all may import tidb and errors."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -101,3 +102,32 @@ def test_names_after_one_are_those_behind_it(
     assert storage.names_after("there", "a") == ["b", "c"]
     assert storage.names_after("there", "aa", 1) == ["b"]
     assert storage.names_after("there", "c") == storage.names_after("nowhere", "a", 3) == []
+
+
+def test_an_hour_that_changes_no_more_is_listed_once_and_one_that_does_each_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = RelayLog.open(tmp_path.as_uri())
+    made = landed(log.storage, BASE, 30)
+    folder = (tmp_path / made[0].path).parent
+    listed, list_names = [], LocalStorage.names
+    monkeypatch.setattr(
+        LocalStorage, "names", lambda self, path: listed.append(path) or list_names(self, path)
+    )
+
+    def looked_up(one: WindowRecord) -> int:
+        """How often the hour is listed to find it."""
+        listed.clear()
+        assert log.find(one.hi - 1) == one
+        return listed.count(f"windows/{folder.name}")
+
+    assert [looked_up(made[7]), looked_up(made[8])] == [1, 1], "it has just changed"
+    os.utime(folder, (1, 1))
+    assert [looked_up(made[7]), looked_up(made[8]), looked_up(made[29])] == [1, 0, 0]
+    later = landed(log.storage, made[-1].hi, 2)
+    assert [looked_up(later[1]), looked_up(later[0])] == [1, 1]
+    os.utime(folder, (2, 2))
+    (tmp_path / made[0].path).unlink()
+    os.utime(folder, (3, 3))
+    assert looked_up(later[1]) == 1
+    assert log.find(made[0].hi - 1) == made[1]
