@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import functools
 import multiprocessing
+import os
 import random
 import resource
 import sys
@@ -67,8 +68,13 @@ def windows(count: int) -> Figures:
             spent.append(_cpu(functools.partial(_follow, relay, last.hi, 100)) / 100)
         figures["a window landed and found, CPU us"] = 1e6 * min(spent)
         middle = ends[count // 2]
-        figures["a timestamp looked up, CPU us"] = 1e6 * min(
-            _cpu(lambda: relay.find(middle + 1)) for _ in range(5)
+        looked_up = [
+            [_cpu(functools.partial(log.find, middle + 1)) for _ in range(3)]
+            for log in (RelayLog.open(relay.url) for _ in range(_BEST_OF))
+        ]
+        figures["a timestamp looked up, CPU us"] = 1e6 * min(first for first, *_ in looked_up)
+        figures["the same again, or another of that hour, CPU us"] = 1e6 * min(
+            again for _, *others in looked_up for again in others
         )
         figures["a window removed, CPU us"] = 1e6 * _cpu(lambda: relay.purge(ends[1000])) / 1000
         figures["MiB more"] = _rss() - before
@@ -98,6 +104,8 @@ def _write_windows(folder: Path, count: int) -> list[int]:
         (folder / window.path).write_bytes(window.to_json())
         lo += step
         ends.append(lo)
+    for hour in made:  # what was just written would be listed each time
+        os.utime(folder / "windows" / hour, (1, 1))
     return ends
 
 
