@@ -110,10 +110,14 @@ def test_an_hour_that_changes_no_more_is_listed_once_and_one_that_does_each_time
     log = RelayLog.open(tmp_path.as_uri())
     made = landed(log.storage, BASE, 30)
     folder = (tmp_path / made[0].path).parent
-    listed, list_names = [], LocalStorage.names
-    monkeypatch.setattr(
-        LocalStorage, "names", lambda self, path: listed.append(path) or list_names(self, path)
-    )
+    listed: list[str] = []
+    list_names = LocalStorage.names
+
+    def counted(self: LocalStorage, path: str) -> list[str]:
+        listed.append(path)
+        return list_names(self, path)
+
+    monkeypatch.setattr(LocalStorage, "names", counted)
 
     def looked_up(one: WindowRecord) -> int:
         """How often the hour is listed to find it."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from sluice.etl.changes.formats.layout import LoadLayout
@@ -73,13 +75,14 @@ def test_many_tables_are_looked_up_at_once_and_one_without_transactions_still_st
     session.query("CREATE DATABASE d")
     for name, engine in (*((f"t{n}", "InnoDB") for n in range(6)), ("kept", "Aria")):
         session.query(f"CREATE TABLE d.{name} (id int, v int, PRIMARY KEY (id)) ENGINE = {engine}")
-    looked_up: list[object] = []
+    looked_up: list[tuple[str, str]] = []
     lookup = write_executor.engines_without_transactions
-    monkeypatch.setattr(
-        write_executor,
-        "engines_without_transactions",
-        lambda session, tables: looked_up.extend(tables) or lookup(session, tables),
-    )
+
+    def counted(session: MySQLSession, tables: Sequence[tuple[str, str]]) -> list[str]:
+        looked_up.extend(tables)
+        return lookup(session, tables)
+
+    monkeypatch.setattr(write_executor, "engines_without_transactions", counted)
 
     def write(name: str) -> None:
         detail = LoadDetail(90, layout=LAYOUT, keys=("id",))
