@@ -316,7 +316,7 @@ def _of_changes(what: str, changes: Sequence[Change], per: int = 1) -> Figures:
         str(i): table.to_json() for i, table in {table.id: table for table, _, _ in changes}.items()
     }
     hi = payloads[-1][0]
-    landing, preparing, cutting = [], [], []
+    landing, preparing, cutting = list[float](), list[float](), list[float]()
     with tempfile.TemporaryDirectory(prefix="sluice-growth-") as folder:
         relay = RelayLog.open(Path(folder).as_uri())
         for number in range(_BEST_OF):
