@@ -210,7 +210,8 @@ class WriteExecutor:
                 " [[filter.columns]] soft-delete or history has rows that are gone keep their"
                 " values: living ones would remove them. Nothing was written to it.",
                 f"make it an ordinary index: ALTER TABLE {step.full_name} DROP INDEX"
-                f" {quote_name(name)}, ADD INDEX {quote_name(name)} (...)",
+                f" {quote_name(name)}; ALTER TABLE {step.full_name} ADD INDEX {quote_name(name)}"
+                " (...)",
             )
 
     def _delete(self, step: Step, *, safe: bool) -> None:

@@ -275,7 +275,9 @@ def test_a_unique_key_that_is_there_already_stops_before_a_row_is_written(
         apply(story, settings_of(story, RULE))
     assert story.rows("t") == []
     with mariadb.connect() as connection, connection.cursor() as cursor:
-        cursor.execute("ALTER TABLE d.t DROP INDEX u2, ADD INDEX u2 (u)")
+        # apart, as the hint has them: TiDB takes no two statements about one index
+        cursor.execute("ALTER TABLE d.t DROP INDEX u2")
+        cursor.execute("ALTER TABLE d.t ADD INDEX u2 (u)")
     apply(story, settings_of(story, RULE))
     assert story.rows("t") == [(1, "x", 1, None)]
 
