@@ -33,7 +33,6 @@ from sluice.etl.changes.recorded_schema import RecordedSchema
 from sluice.etl.changes.steps import CommitDetail, Step, lists_from_batches, to_batches
 from sluice.etl.downstream import Checkpoint
 from sluice.relay import AlignedChunk, Part
-from sluice.relay.url import local_folder
 
 Prepare = Callable[[BatchPayload], Iterator[pa.RecordBatch]]
 """Prepares windows as record batches in STEP_SCHEMA."""
@@ -69,15 +68,14 @@ class BatchPrefetcher:
         """
         self._relay = relay
         self._prepare = prepare
-        self._limits = limits
-        # Each commit reads the operators' orders first, which is a request to an object store.
-        self._is_remote_store = local_folder(relay.url) is None
         self._checkpoint = checkpoint
         self._conflicts = conflicts
         self._slot = threading.Semaphore(1)
         self._queue = ByteBoundedQueue(_MAX_QUEUED_BYTES)
         self._stopped = threading.Event()
-        self._next = WindowSelector(relay, limits, checkpoint.in_flight, until_ts, self._stopped)
+        self._next = WindowSelector(
+            relay, limits, checkpoint.in_flight, until_ts, self._stopped, checkpoint.safe_until
+        )
         self._changes_since: float | None = None
         self._thread = threading.Thread(target=self._run, name="sluice-prepare", daemon=True)
         self._thread.start()
@@ -198,9 +196,7 @@ class BatchPrefetcher:
             ),
             behind=self._parts_since_ddl_start(described.windows),
             counted_before=self._recount_ranges(described.windows[0]),
-            cut_tables=(
-                None if safe or is_begun or self._is_remote_store else self._limits.cut_tables
-            ),
+            cut_tables=None if safe or is_begun else self._next.cut_tables,
             contested=decides,
             lost=batch.lost or (),
         )

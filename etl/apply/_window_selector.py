@@ -37,24 +37,26 @@ class WindowSelector:
     One thread uses it; others may set `stopped`.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 what bounds a batch
         self,
         relay: ApplyLog,
         limits: BatchLimits,
         in_flight: InFlight | None,
         until_ts: int | None,
         stopped: threading.Event,
+        safe_until: int = 0,
     ) -> None:
         """Select no window after `until_ts` (TSO).
 
         The first batch ends where `in_flight`, the in-flight batch, does: limits and orders of
-        operators don't count for it.
+        operators don't count for it. Batches that begin before `safe_until` (TSO) aren't cut.
         """
         self._relay = relay
         self._limits = limits
         self._first_hi = in_flight.until if in_flight else None
         self._until_ts = until_ts
         self._stopped = stopped
+        self._safe_until = safe_until
         self._wakeup = WakeupSocket(relay.url)
         self._is_remote_store = local_folder(relay.url) is None
         self._find_due = 0.0
@@ -71,6 +73,8 @@ class WindowSelector:
         """The window in the middle of which the last batch ended."""
         self.pending_chunks = PendingChunks()
         """The aligned chunks from the last batch's beginning on."""
+        self.cut_tables: int | None = None
+        """The last batch's `BatchPayload.cut_tables`."""
 
     def wake(self) -> None:
         """Wake up the waiting thread, to check `stopped`."""
@@ -120,6 +124,7 @@ class WindowSelector:
             if self._stopped.is_set():
                 return []
         self._wakeup.found()
+        self.cut_tables = self._cut_tables_after(position)
         windows = [first]
         rows, size = first.changes, sum(part.bytes for part in first.parts)
         tables = set(first.tables)
@@ -138,12 +143,22 @@ class WindowSelector:
             if self._first_hi is None and (
                 rows > self._limits.max_rows
                 or size > self._limits.max_bytes
-                or len(tables) > self._limits.max_tables
+                # a batch that is cut has as many tables in a transaction as preparing decides
+                or (self.cut_tables is None and len(tables) > self._limits.max_tables)
                 or len(windows) == MAX_WINDOWS
             ):
                 break
             windows.append(following)
         return windows if not self._stopped.is_set() else []
+
+    def _cut_tables_after(self, position: int) -> int | None:
+        """Return the `cut_tables` of a batch that begins at `position`.
+
+        Parts of what is written again may be downstream, so that is one transaction. A cut costs a
+        commit, and each reads the operators' orders, which is a request to an object store.
+        """
+        is_whole = self._first_hi is not None or position < self._safe_until
+        return None if is_whole or self._is_remote_store else self._limits.cut_tables
 
     def _wait_for_in_flight(self, position: int) -> None:
         if not self._is_wait_logged:

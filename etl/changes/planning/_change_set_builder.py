@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import numpy as np
 import pyarrow as pa
 
+from sluice.errors import SluiceError
 from sluice.etl.changes.masks import masked_changes, with_masked_rows
 from sluice.etl.changes.planning._partition_moves import PartitionMove, surviving_changes
 from sluice.etl.changes.planning._payloads import BatchPayload, PrepareOptions, SharedPayload
@@ -18,17 +19,17 @@ from sluice.etl.changes.planning._selected_rows import (
     with_moved,
 )
 from sluice.etl.changes.planning._soft_deletes import mark_deletes, with_divided_updates
-from sluice.etl.changes.planning._table_cuts import split_points
+from sluice.etl.changes.planning._table_places import TablePlaces, kind_counts, places_by_table
+from sluice.etl.changes.planning._transaction_cuts import Piece, split_points
 from sluice.etl.changes.steps import ChangeError, CommitDetail, Step, with_surviving_rows
 from sluice.etl.changes.write_plans import ChangeSet, StageTimings, planner_for
+from sluice.etl.changes.write_plans.deletes_then_loads import PieceBounds, plan_pieces
 from sluice.etl.changes.write_plans.identity import lookup_key_columns
 from sluice.etl.changes.write_plans.raw_changes import RawChanges
 from sluice.etl.changes.write_plans.reduced_table import TableContext
 from sluice.etl.changes.write_plans.table_changes import TableChanges
-from sluice.relay import DELETE, INSERT, PART_SCHEMA, UPDATE
+from sluice.relay import PART_SCHEMA
 from sluice.tidb.partitions import PartitionError
-
-_KIND_COUNT = 3
 
 
 class ChangeSetBuilder:
@@ -193,12 +194,14 @@ class ChangeSetBuilder:
         yield from self._flush(self._after_ts, commit_ts, schema_version)
 
     def _flush(self, after_ts: int, commit_ts: int, schema_version: int | None) -> Iterator[Step]:
-        *firsts, last = self._split()
-        for piece in firsts:
-            through = int(piece["commit_ts"][-1].as_py())
-            yield from self._steps(piece, after_ts, through, None)
-            after_ts = through
-        yield from self._steps(last, after_ts, commit_ts, schema_version)
+        table = self._taken()
+        places = self._cut_places(table)
+        if not places:
+            yield from self._steps(table, after_ts, commit_ts, schema_version)
+        elif self._keeps_deleted or self._reverted:
+            yield from self._steps_one_by_one(table, places, after_ts, commit_ts, schema_version)
+        else:
+            yield from self._cut_steps(table, places, after_ts, commit_ts, schema_version)
         self._loose = set()
 
     def flush_shared(self, commit_ts: int) -> Iterator[Step]:
@@ -239,18 +242,62 @@ class ChangeSetBuilder:
         pieces, self._pieces = self._pieces, []
         return pa.concat_tables(pieces or [PART_SCHEMA.empty_table()]).combine_chunks()
 
-    def _split(self) -> list[pa.Table]:
-        """Return what was added, in one piece, or in several to be committed one by one."""
-        table = self._taken()
+    def _cut_places(self, changes: pa.Table) -> list[int]:
+        """Return the places at which changes are cut, to be committed one by one."""
         if self._cut_tables is None:
-            return [table]
-        places = split_points(
-            table["table_id"].to_numpy(), table["commit_ts"].to_numpy(), self._cut_tables
+            return []
+        return split_points(
+            changes["table_id"].to_numpy(), changes["commit_ts"].to_numpy(), self._cut_tables
         )
-        ends = [*places, table.num_rows]
-        return [
-            table.slice(begin, end - begin) for begin, end in zip([0, *places], ends, strict=True)
-        ]
+
+    def _steps_one_by_one(
+        self,
+        changes: pa.Table,
+        places: Sequence[int],
+        after_ts: int,
+        commit_ts: int,
+        schema_version: int | None,
+    ) -> Iterator[Step]:
+        """Yield the steps of each piece, planned by itself."""
+        begin = 0
+        for end in places:
+            piece = changes.slice(begin, end - begin)
+            through = int(piece["commit_ts"][-1].as_py())
+            yield from self._steps(piece, after_ts, through, None)
+            begin, after_ts = end, through
+        yield from self._steps(changes.slice(begin), after_ts, commit_ts, schema_version)
+
+    def _cut_steps(
+        self,
+        changes: pa.Table,
+        places: Sequence[int],
+        after_ts: int,
+        commit_ts: int,
+        schema_version: int | None,
+    ) -> Iterator[Step]:
+        """Yield the same, planned together: tables are alike across pieces, too."""
+        try:
+            whole, pieces = self._change_set_in_pieces(changes, places, after_ts, commit_ts)
+        except SluiceError:
+            # The pieces before the change that is refused can go downstream.
+            yield from self._steps_one_by_one(changes, places, after_ts, commit_ts, schema_version)
+            return
+        last_ts = changes["commit_ts"].to_numpy()[np.array(places) - 1].tolist()
+        throughs = [*last_ts, commit_ts]
+        planned = plan_pieces(
+            whole,
+            [
+                PieceBounds(piece.end, after, through)
+                for piece, after, through in zip(
+                    pieces, [after_ts, *throughs], throughs, strict=False
+                )
+            ],
+            self._timings,
+        )
+        for piece, through, steps in zip(pieces, throughs, planned, strict=True):
+            version = schema_version if piece is pieces[-1] else None
+            self._counts = _added(self._counts, piece.counts)
+            yield from self._committed(steps, piece.changes, through, version)
 
     def _steps(
         self,
@@ -261,14 +308,34 @@ class ChangeSetBuilder:
         shared: SharedPayload | None = None,
     ) -> Iterator[Step]:
         """Yield the planner's steps of `table` and a commit; with `shared` that is in front."""
+        segment = (
+            self._change_set(table, after_ts, commit_ts)
+            if table.num_rows or self._reverted
+            else None
+        )
+        yield from self._committed(
+            () if segment is None else self._planner(segment, self._timings, self._workers),
+            0 if segment is None else sum(len(places) for _, places in segment.tables),
+            commit_ts,
+            schema_version,
+            shared=shared,
+        )
+
+    def _committed(
+        self,
+        steps: Iterable[Step],
+        count: int,
+        commit_ts: int,
+        schema_version: int | None,
+        shared: SharedPayload | None = None,
+    ) -> Iterator[Step]:
+        """Yield steps of `count` changes, and the commit behind them; with `shared` it is in front."""
         rows, changes = self._uncommitted
         self._uncommitted = (0, 0)
-        if table.num_rows or self._reverted:
-            segment = self._change_set(table, after_ts, commit_ts)
-            changes += sum(len(places) for _, places in segment.tables)
-            for step in self._planner(segment, self._timings, self._workers):
-                rows += step.rows
-                yield step
+        changes += count
+        for step in steps:
+            rows += step.rows
+            yield step
         detail = CommitDetail(
             schema_version,
             self._timings.to_ms(),
@@ -285,10 +352,18 @@ class ChangeSetBuilder:
         self._timings.clear()
 
     def _change_set(self, table: pa.Table, after: int, through: int) -> ChangeSet:
+        found, (piece,) = self._change_set_in_pieces(table, (), after, through)
+        self._counts = _added(self._counts, piece.counts)
+        return found
+
+    def _change_set_in_pieces(
+        self, table: pa.Table, cuts: Sequence[int], after: int, through: int
+    ) -> tuple[ChangeSet, list[Piece]]:
+        """Return a change set that is cut at some places: its tables are piece by piece."""
         started = time.perf_counter()
         taken_back = self._reverted_by_table()
         commit_ts, kinds = table["commit_ts"].to_numpy(), table["kind"].to_numpy()
-        by_table = list(_places_by_table(table["table_id"].to_numpy(), commit_ts, kinds))
+        by_table = list(places_by_table(table["table_id"].to_numpy(), commit_ts, kinds, cuts))
         if self._has_masks:
             # in front of row rules, which look at other columns: a row that they make an insert
             # of has masked defaults
@@ -302,7 +377,11 @@ class ChangeSetBuilder:
         partial: set[int] = set()
         sources: dict[int, str] = {}
         moved: dict[int, tuple[int, bytes]] = {}
+        pieces = [Piece()]
         for table_id, places, first_ts, *counts in by_table:
+            while len(pieces) <= len(cuts) and places[0] >= cuts[len(pieces) - 1]:
+                pieces.append(Piece(len(tables)))
+            piece = pieces[-1]
             found = self._schemas.find(table_id, first_ts)
             if found is None:
                 continue
@@ -326,23 +405,27 @@ class ChangeSetBuilder:
                 selected = select_changes(found.rows, found.table, kinds, rows, places)
                 moved.update(selected.moved)
                 places = selected.places
-                counts = _kind_counts(kinds, places, selected.moved)
+                counts = kind_counts(kinds, places, selected.moved)
             if self._keeps_deleted:
                 moved.update(mark_deletes(found.table, table, places, moved))
             if found.source:
                 sources[table_id] = found.source
             if len(places) or table_id in taken_back:
                 tables.append((found.table, places))
-            self._count(found.name, counts)
+                piece.end = len(tables)
+                piece.changes += len(places)
+            piece.count(found.name, counts)
         known = {found.id for found, _ in tables}
         tables += [
             (self._schemas.find(i, through).table, np.zeros(0, np.int64))  # type: ignore[union-attr]
             for i in taken_back
             if i not in known
         ]
+        pieces += [Piece(len(tables)) for _ in range(len(pieces), len(cuts) + 1)]
+        pieces[-1].end = len(tables)
         left_out, self._excluded = tuple(self._excluded), []
         self._timings.decode += time.perf_counter() - started
-        return ChangeSet(
+        change_set = ChangeSet(
             changes=with_moved(table, moved),
             tables=tuple(tables),
             after=after,
@@ -358,10 +441,11 @@ class ChangeSetBuilder:
             channel=self._channel,
             reverted=taken_back,
         )
+        return change_set, pieces
 
     def _divided(
-        self, changes: pa.Table, by_table: list[_TablePlaces]
-    ) -> tuple[pa.Table, list[_TablePlaces]]:
+        self, changes: pa.Table, by_table: list[TablePlaces]
+    ) -> tuple[pa.Table, list[TablePlaces]]:
         """Return changes with updates of keys divided where deleted rows stay, and their places."""
         there = ((self._schemas.find(each[0], each[2]), each[1]) for each in by_table)
         tables = [(found.table, places) for found, places in there if found is not None]
@@ -369,20 +453,13 @@ class ChangeSetBuilder:
         if divided is changes:
             return changes, by_table
         columns = (divided[name].to_numpy() for name in ("table_id", "commit_ts", "kind"))
-        return divided, list(_places_by_table(*columns))
+        return divided, list(places_by_table(*columns))
 
-    def _masked(self, changes: pa.Table, by_table: Iterable[_TablePlaces]) -> pa.Table:
-        """Return changes with those of masked tables masked; `by_table`: `_places_by_table`."""
+    def _masked(self, changes: pa.Table, by_table: Iterable[TablePlaces]) -> pa.Table:
+        """Return changes with those of masked tables masked; `by_table`: `places_by_table`."""
         there = ((self._schemas.find(each[0], each[2]), each[1]) for each in by_table)
         tables = [(found.table, places) for found, places in there if found is not None]
         return with_masked_rows(changes, tables)
-
-    def _count(self, name: str, counts: Sequence[int]) -> None:
-        """Add to a table's counts; `counts`: changes of each kind."""
-        inserts, updates, deletes = counts[INSERT], counts[UPDATE], counts[DELETE]
-        if inserts or updates or deletes:
-            before = self._counts.get(name, (0, 0, 0))
-            self._counts[name] = (before[0] + inserts, before[1] + updates, before[2] + deletes)
 
     def _reverted_by_table(self) -> dict[int, pa.Table]:
         """Return what is to be taken back.
@@ -429,38 +506,3 @@ def _added(
         known = found.get(name, (0, 0, 0))
         found[name] = (known[0] + counts[0], known[1] + counts[1], known[2] + counts[2])
     return found
-
-
-def _kind_counts(
-    kinds: np.ndarray, places: np.ndarray, moved: Mapping[int, tuple[int, bytes]]
-) -> list[int]:
-    """Return how many changes of each kind are at places, of which some have become others."""
-    found = np.bincount(kinds[places], minlength=_KIND_COUNT)
-    for place, (kind, _) in moved.items():
-        found[kinds[place]] -= 1
-        found[kind] += 1
-    counts: list[int] = found.tolist()
-    return counts
-
-
-_TablePlaces = tuple[int, np.ndarray, int, int, int, int]
-
-
-def _places_by_table(
-    ids: np.ndarray, commit_ts: np.ndarray, kinds: np.ndarray
-) -> Iterator[_TablePlaces]:
-    """Yield each table id with its places in `ids`, first commit timestamp and count of each kind.
-
-    The places ascend.
-    """
-    order = np.argsort(ids, kind="stable")
-    in_order = ids[order]
-    is_first = np.append(True, in_order[1:] != in_order[:-1])[: len(order)]
-    begins = np.flatnonzero(is_first)
-    cells = (np.cumsum(is_first) - 1) * _KIND_COUNT + kinds[order]
-    counts = np.bincount(cells, minlength=_KIND_COUNT * len(begins)).reshape(-1, _KIND_COUNT)
-    ends = [*begins[1:].tolist(), len(order)]
-    firsts = order[begins]
-    of_kinds = (counts[:, kind].tolist() for kind in range(_KIND_COUNT))
-    places = map(order.__getitem__, map(slice, begins.tolist(), ends))
-    yield from zip(ids[firsts].tolist(), places, commit_ts[firsts].tolist(), *of_kinds, strict=True)

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluice.etl.changes.planning._table_cuts import split_points
+from sluice.etl.changes.planning._transaction_cuts import split_points
 
 
 def cut(transactions: list[list[int]], most: int) -> list[list[list[int]]]:

@@ -1,14 +1,40 @@
-"""Cut changes of very many tables into several transactions."""
+"""Decide where the changes of very many tables are cut into several downstream transactions."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
 import numpy as np
+
+from sluice.relay import DELETE, INSERT, UPDATE
 
 _DOUBLE_COST_TABLES = 2_000
 """Tables in a transaction at which a statement costs about twice what it costs alone.
 
 For each statement MariaDB goes through all tables that its transaction has touched.
 """
+
+
+@dataclass(slots=True)
+class Piece:
+    """The changes between two commit steps. `end`: of its tables in the change set."""
+
+    end: int = 0
+    changes: int = 0
+    counts: dict[str, tuple[int, int, int]] = field(default_factory=dict)
+    """The changes of each kind by table."""
+
+    def count(self, name: str, counts: Sequence[int]) -> None:
+        """Add to a table's counts; `counts`: changes of each kind."""
+        inserts, updates, deletes = counts[INSERT], counts[UPDATE], counts[DELETE]
+        if inserts or updates or deletes:
+            before = self.counts.get(name)
+            self.counts[name] = (
+                (inserts, updates, deletes)
+                if before is None
+                else (before[0] + inserts, before[1] + updates, before[2] + deletes)
+            )
 
 
 def split_points(table_ids: np.ndarray, commit_ts: np.ndarray, most: int) -> list[int]:
