@@ -43,12 +43,27 @@ def test_windows_of_days_without_traffic_are_applied_some_at_a_time_and_a_flight
     assert batches(InFlight(count)) == [(count, count)]
 
 
+FEW = [(2, 20), (3, 50), (1, 60), (1, 70)]
+"""Batches of windows with a thousand tables at most, but for one with more."""
+
+
 @pytest.mark.parametrize(
-    ("mode", "together"),
-    [("atomic", [(2, 20), (3, 50), (1, 60), (1, 70)]), ("parallel", [(7, 70)])],
+    ("mode", "round_trip_s", "safe_until", "together"),
+    [
+        ("atomic", 0.0, 0, [(7, 70)]),
+        ("atomic", 0.05, 0, FEW),
+        ("atomic", 0.0, 70, FEW),
+        ("atomic", 0.0, 15, [FEW[0], (5, 70)]),
+        ("parallel", 0.0, 0, [(7, 70)]),
+    ],
+    ids=["near", "far away", "in safe mode", "behind safe mode", "parallel"],
 )
-def test_a_transaction_has_a_thousand_tables_at_most_unless_one_window_has_more(
-    tmp_path: Path, mode: str, together: list[tuple[int, int]]
+def test_a_batch_that_is_no_series_of_transactions_has_a_thousand_tables_unless_one_window_has_more(
+    tmp_path: Path,
+    mode: str,
+    round_trip_s: float,
+    safe_until: int,
+    together: list[tuple[int, int]],
 ) -> None:
     relay = RelayLog.open(tmp_path.as_uri())
     ids = [
@@ -66,19 +81,25 @@ def test_a_transaction_has_a_thousand_tables_at_most_unless_one_window_has_more(
             WindowRecord(10 * number, 10 * number + 10, 7, "token", 0, 1, len(some), 1, (), tables)
         )
     limits = AdaptiveLimits(Apply(mode=mode))
+    limits.observe([], 1.0, round_trip_s)
 
-    def batches(in_flight: InFlight | None) -> list[tuple[int, int]]:
+    def batches(in_flight: InFlight | None) -> list[tuple[int, int, int | None]]:
         found, position = [], 0
         with contextlib.closing(
-            WindowSelector(relay, limits, in_flight, None, threading.Event())
+            WindowSelector(relay, limits, in_flight, None, threading.Event(), safe_until)
         ) as following:
             while position < 70:
+                before = position
                 windows, position = following.next_batch(position)
-                found.append((len(windows), position))
+                found.append((len(windows), position, following.cut_tables))
+                is_cut = mode == "atomic" and not round_trip_s and before >= safe_until
+                assert following.cut_tables == (100 if is_cut and before >= first_cut else None)
         return found
 
-    assert batches(None) == together
-    assert batches(InFlight(60))[0] == (6, 60)
+    first_cut = 0
+    assert [found[:2] for found in batches(None)] == together
+    first_cut = 60
+    assert batches(InFlight(60))[0] == (6, 60, None)
 
 
 def test_what_comes_next_is_found_by_name_however_many_windows_an_hour_has(tmp_path: Path) -> None:

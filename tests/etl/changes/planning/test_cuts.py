@@ -58,6 +58,13 @@ def test_many_changes_of_each_table_stay_together_as_a_statement_holds_many_of_t
     assert len(cut([[n % 1_000] for n in range(25_000)], 100)) == 1
 
 
+def test_thousands_of_tables_are_cut_as_soon_as_one_transaction_of_them_costs_more() -> None:
+    together, apart = (
+        len(cut([[(7 * n) % tables] for n in range(25_000)], 100)) for tables in (2_500, 4_000)
+    )
+    assert (together, apart > 100) == (1, True)
+
+
 def test_few_tables_stay_together() -> None:
     assert len(cut([[n] for n in range(150)], 100)) == 1
 
