@@ -17,7 +17,7 @@ import pymysql.connections
 
 from sluice.etl.apply import _adaptive_limits as _batch_size
 from sluice.etl.apply import run_apply
-from sluice.etl.changes.planning import _table_cuts as _cuts
+from sluice.etl.changes.planning import _transaction_cuts as _cuts
 from sluice.etl.changes.rules import Route, Routes
 from sluice.etl.settings import Apply, Downstream, Relay, Settings, Upstream
 from sluice.etl.settings.rules import parse_filter
@@ -71,7 +71,7 @@ def run(plan: Plan, answer: Connection) -> None:
         _batch_size._BASE_CUT_TABLES, _batch_size._LOCAL_ROUND_TRIP_S, _cuts._DOUBLE_COST_TABLES = (
             plan.cut_tables,
             float("inf"),
-            0,
+            1e-9,
         )
     os.environ[KEY_VARIABLE] = KEY
     settings = Settings(

@@ -329,7 +329,7 @@ class ChangeSetBuilder:
         schema_version: int | None,
         shared: SharedPayload | None = None,
     ) -> Iterator[Step]:
-        """Yield steps of `count` changes, and the commit behind them; with `shared` it is in front."""
+        """Yield steps of `count` changes, and a commit; with `shared` that is in front."""
         rows, changes = self._uncommitted
         self._uncommitted = (0, 0)
         changes += count

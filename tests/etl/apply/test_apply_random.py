@@ -100,7 +100,7 @@ def test_any_history_in_any_windows_ends_like_the_model(
         config = settings_for(mariadb, f"file://{folder}", max_rows, mode)
         with (
             mock.patch("sluice.etl.apply._adaptive_limits._BASE_CUT_TABLES", cut),
-            mock.patch("sluice.etl.changes.planning._table_cuts._DOUBLE_COST_TABLES", 0),
+            mock.patch("sluice.etl.changes.planning._transaction_cuts._DOUBLE_COST_TABLES", 1e-9),
             mock.patch("sluice.etl.changes.write_plans.small_batches.MAX_SMALL_CHANGES", few),
             mock.patch("sluice.etl.changes.write_plans.raw_changes.DECODE_BATCH_ROWS", portion),
             mock.patch("sluice.etl.changes.write_plans.table_changes.DECODE_BATCH_ROWS", portion),
