@@ -30,6 +30,7 @@ from sluice.etl.changes.write_plans.reduced_table import TableContext
 from sluice.etl.changes.write_plans.table_changes import TableChanges
 from sluice.relay import PART_SCHEMA
 from sluice.tidb.partitions import PartitionError
+from sluice.tidb.schema import Table
 
 
 class ChangeSetBuilder:
@@ -372,7 +373,7 @@ class ChangeSetBuilder:
             table, by_table = self._divided(table, by_table)
             kinds = table["kind"].to_numpy()
         rows = table["row"].combine_chunks()
-        tables = []
+        tables: list[tuple[Table, np.ndarray]] = []
         loose = self._loose
         partial: set[int] = set()
         sources: dict[int, str] = {}
