@@ -154,10 +154,10 @@ def test_whoever_runs_it_knows_while_a_batch_is_written(
     writing, seen = threading.Lock(), []
     commit = MySQLSession.commit
 
-    def seen_committing(self: MySQLSession) -> None:
+    def seen_committing(self: MySQLSession, channel: int | None = None) -> None:
         if self.before_write is not None and self.is_connected:
             seen.append(writing.locked())
-        commit(self)
+        commit(self, channel)
 
     monkeypatch.setattr(MySQLSession, "commit", seen_committing)
     prepare = local_preparer(settings)
