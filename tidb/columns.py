@@ -65,7 +65,9 @@ class Column:
     masked, as `sluice.etl.changes.masks` writes it; and `computed`, of a generated column that a
     rule adds downstream alone: SQL by which the upstream computes its value. `marks_deletes`: a
     rule adds it to hold when the row was deleted, NULL while the row is upstream. `names_source`: a
-    route adds it to a merged table, to hold the upstream's table of each row.
+    route adds it to a merged table, to hold the upstream's table of each row. `landed_mask` is set
+    in tables of window records whose values landing has masked, defaults among them: how, as `mask`
+    but for the key, of which it has the fingerprint.
     """
 
     id: int
@@ -93,6 +95,7 @@ class Column:
     computed: str = ""
     marks_deletes: bool = False
     names_source: bool = False
+    landed_mask: str = ""
 
     @classmethod
     def from_tidb(cls, info: Mapping[str, Any]) -> "Column":
@@ -262,6 +265,11 @@ class Columns(tuple[Column, ...]):
     def source_column(self) -> Column | None:
         """See Table.source_column."""
         return next((c for c in self if c.names_source), None)
+
+    @cached_property
+    def landed_masks(self) -> dict[int, str]:
+        """Return how landing has masked columns, by id, of those that it has masked."""
+        return {c.id: c.landed_mask for c in self if c.landed_mask}
 
     @cached_property
     def first_of_key(self) -> Column | None:

@@ -57,6 +57,8 @@ class JobResult:
     """Skipped transactions that can't be read: {commit_ts, start_ts, why}."""
     is_captured: bool = False
     """True if a pump captured some of it from TiKV."""
+    lacks_tables: bool = False
+    """True if there are rows of tables that `masks` doesn't know. Then there is nothing else."""
     shared: tuple[SharedTransactions, ...] = ()
     """What several pumps have both sent; of a small window the worker has compared it."""
 
@@ -77,7 +79,7 @@ class LandingJob:
         with contextlib.suppress(Exception):
             self.run(WindowPlan(ts, ts, ts, ranges, 0, 0, limited=False), "warm", timeout_s)
 
-    def run(
+    def run(  # noqa: PLR0913 options by name
         self,
         plan: WindowPlan,
         token: str,
@@ -85,12 +87,14 @@ class LandingJob:
         skips: Collection[int] = (),
         *,
         alone: bool = True,
+        masks: str = "",
     ) -> JobResult:
         """Land the plan's ranges; the parts are durable on return.
 
         `token` must not have been used before. Transactions at `skips` are excluded if they can't
-        be read. `alone`: no other job is running. A job that takes longer than `timeout_s` is
-        interrupted. Raises BinlogDecodeError and SparkError, which includes WorkerError.
+        be read. `alone`: no other job is running. `masks`: what of the rows is masked, as
+        `MaskOrder.text` or WITHOUT_VALUES, "" for nothing. A job that takes longer than `timeout_s`
+        is interrupted. Raises BinlogDecodeError and SparkError, which includes WorkerError.
         """
         if not plan.ranges:
             return JobResult((), 0, (), {}, {}, {})
@@ -110,6 +114,7 @@ class LandingJob:
                 "is_small": is_small,
                 "has_neighbours": has_neighbours,
                 "share": wanted.share,
+                **({"masks": masks} if masks else {}),
                 "others": [
                     {
                         "n": next(numbers),
@@ -131,6 +136,8 @@ class LandingJob:
         for answer in answers:
             if "unreadable" in answer:
                 raise BinlogDecodeError(answer["unreadable"], hint=answer["hint"])
+        if any("lacks_tables" in answer for answer in answers):
+            return JobResult((), 0, (), {}, {}, {}, lacks_tables=True)
         found = sorted(answer["n"] for answer in answers)
         if found != list(range(count := next(numbers))):
             raise SparkError(

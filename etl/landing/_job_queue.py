@@ -10,15 +10,16 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
+from sluice.etl.changes.masks.landed_rows import MaskOrder
 from sluice.etl.changes.recorded_schema import RecordedSchema
 from sluice.etl.landing._cluster import UpstreamCluster
 from sluice.etl.landing._control import RunLimits
 from sluice.etl.landing._job import JobResult, LandingJob
 from sluice.etl.landing._report import LandedWindow, ms_since
-from sluice.etl.landing.extract import STATS_SCHEMA, TASK_SCHEMA, LandRanges
+from sluice.etl.landing.extract import STATS_SCHEMA, TASK_SCHEMA, WITHOUT_VALUES, LandRanges
 from sluice.etl.landing.planner import WindowPlan, WindowPlanner
 from sluice.etl.landing.upstream_schema import PendingVersion
 from sluice.etl.settings import Window
@@ -37,6 +38,13 @@ _COST_WEIGHT = 0.1
 """Weight of the last window's CPU time in the average of all."""
 
 
+MasksAt = Callable[[PendingVersion], MaskOrder | None]
+"""Return what is masked of the rows of a window that ends at a schema version.
+
+None if that isn't known before the window's DDL is.
+"""
+
+
 @dataclass(frozen=True, slots=True)
 class FinishedPlan:
     """A window whose parts are written and that no record names yet.
@@ -49,6 +57,8 @@ class FinishedPlan:
     result: JobResult
     stages_ms: dict[str, float]
     version: PendingVersion | None
+    masks: MaskOrder | None = None
+    """What was masked of its rows; None: nothing, or there are no values in its parts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +75,7 @@ class _RunningJob:
     work: Callable[[], JobResult]
     future: Future[JobResult] | None
     version: PendingVersion | None
+    masks: MaskOrder | None
 
     def result(self) -> JobResult:
         """Wait for the result. Raises as LandingJob.run."""
@@ -156,12 +167,19 @@ class LandingJobs:
             LandingJob(self._function).warm_up(pumps, lo, _WARM_UP_TIMEOUT_S)
 
     def submit(
-        self, lo: int, token: str, skips: Callable[[], Collection[int]], *, empty_now: bool
+        self,
+        lo: int,
+        token: str,
+        skips: Callable[[], Collection[int]],
+        *,
+        empty_now: bool,
+        masks_at: MasksAt | None = None,
     ) -> None:
         """Start a job for the window after `lo` (TSO), and one for the next if more is waiting.
 
         `token` is the claim's. `skips` returns the commit_ts of transactions that may be excluded.
-        `empty_now`: land an empty window, too. Raises as WindowPlanner.plan.
+        `empty_now`: land an empty window, too. `masks_at`: None if nothing is masked. A window for
+        which it returns None gets parts without values. Raises as WindowPlanner.plan.
         """
         assert self._function is not None
         planner, job = self._need_planner(), LandingJob(self._function)
@@ -189,6 +207,8 @@ class LandingJobs:
             self._started_count += 1
             began = time.perf_counter()
             alone = not self._running
+            version = self._read_version(plan)
+            masks = masks_at(version) if masks_at is not None and version is not None else None
             work = partial(
                 job.run,
                 plan,
@@ -196,11 +216,33 @@ class LandingJobs:
                 _JOB_TIMEOUT_S,
                 skips(),
                 alone=alone,
+                masks="" if masks_at is None else _text_of(masks),
             )
             future = self._threads.submit(work) if plan.limited or not alone else None
-            self._running.append(
-                _RunningJob(plan, stages, began, work, future, self._read_version(plan))
-            )
+            self._running.append(_RunningJob(plan, stages, began, work, future, version, masks))
+
+    def run_again(
+        self, landed: FinishedPlan, token: str, skips: Collection[int], masks: MaskOrder | None
+    ) -> FinishedPlan:
+        """Land a popped window once more with other masks, and remove its parts.
+
+        `masks`: None for parts without values. Raises as LandingJob.run.
+        """
+        assert self._function is not None
+        self._started_count += 1
+        began = time.perf_counter()
+        result = LandingJob(self._function).run(
+            landed.plan,
+            f"{token}.{self._started_count}",
+            _JOB_TIMEOUT_S,
+            skips,
+            alone=not self._running,
+            masks=_text_of(masks),
+        )
+        for part in landed.result.parts:
+            self._relay.storage.remove(part.path)
+        landed.stages_ms["job"] += ms_since(began)
+        return replace(landed, result=result, masks=masks)
 
     def pop(self) -> FinishedPlan | None:
         """Wait for the first job and return its result; None if none is running.
@@ -217,6 +259,7 @@ class LandingJobs:
             result,
             running.stages_ms | {"job": ms_since(running.began)},
             running.version,
+            running.masks,
         )
 
     def wait_for_commits(self, lo: int, seconds: float) -> bool:
@@ -267,6 +310,10 @@ class LandingJobs:
                 self._relay,
             )
         return self._planner
+
+
+def _text_of(masks: MaskOrder | None) -> str:
+    return WITHOUT_VALUES if masks is None else masks.text
 
 
 def record_of(

@@ -30,6 +30,7 @@ from sluice.etl.landing._ddl_jobs import LandingStopped
 from sluice.etl.landing._import_jobs import ImportWatch
 from sluice.etl.landing._job_queue import FinishedPlan, LandingJobs, record_of, report_of
 from sluice.etl.landing._kept_versions import LandingSafePoint
+from sluice.etl.landing._masking import WindowMasking
 from sluice.etl.landing._misplaced_rows import MisplacedRowError, check_row_partitions
 from sluice.etl.landing._report import (
     LandedWindow,
@@ -146,6 +147,9 @@ class _LandingLoop:
             limits,
             self._relay,
         )
+        self._masking = (
+            WindowMasking(settings, self._relay, self._jobs) if settings.lands_masked else None
+        )
         self._claim: RoleClaim | None = None
         self._standby = RoleStandby(self._relay, ROLE, self._latest_ts, log)
         self._start: StartPosition | None = None
@@ -226,7 +230,14 @@ class _LandingLoop:
         self._jobs.connect(self._start.ts, self._claim.check)
         due = self._is_due or self._control.needs_window_now(self._start.ts, self._jobs.seen_ts)
         empty_now, self._is_due = due or not self._start.is_resumed, False
-        self._jobs.submit(self._start.ts, self._claim.token, self._skips, empty_now=empty_now)
+        masking, schema = self._masking, self._schema
+        self._jobs.submit(
+            self._start.ts,
+            self._claim.token,
+            self._skips,
+            empty_now=empty_now,
+            masks_at=None if masking is None else partial(masking.order_at, schema),
+        )
         landed = self._jobs.pop()
         if landed is None:
             self._progress.maybe_log(self.summary, self._jobs.limiting_pump)
@@ -275,13 +286,13 @@ class _LandingLoop:
         self, landed: FinishedPlan, schema: LandingSchema, claim: RoleClaim, start: StartPosition
     ) -> None:
         stages, skips = landed.stages_ms, self._skips()
-        result, bounds = landed.result, (landed.plan.lo, landed.plan.hi, claim.token)
+        bounds = landed.plan.lo, landed.plan.hi, claim.token
+        if landed.result.lacks_tables:
+            landed = self._jobs.run_again(landed, claim.token, skips, None)
+        if self._masking is None or landed.masks is not None:
+            landed = self._without_copies(landed, bounds, skips)
+        result = landed.result
         began = time.perf_counter()
-        if result.shared:
-            parts = settle_copies(self._relay, result.shared, result.parts, bounds, skips)
-            landed = replace(landed, result=replace(result, parts=parts))
-            result = landed.result
-            stages["copies"] = ms_since(began)
         rows = WindowRows(partial(iter_parts, self._relay.storage, result.parts))
         described = schema.resolve(
             result.ddls, result.tables, self._wait, skips, rows, landed.version
@@ -296,6 +307,11 @@ class _LandingLoop:
                 ),
             )
         stages["resolve"] = ms_since(began)
+        if self._masking is not None:
+            masked = self._masking.mask(landed, described, claim.token, skips)
+            if masked is not landed:
+                landed = self._without_copies(masked, bounds, skips)
+            described = self._masking.describe(described)
         landed, described = self._without_duplicates(landed, described, schema, bounds, skips)
         result = landed.result
         if described.moved or described.ddls:
@@ -342,6 +358,18 @@ class _LandingLoop:
         self._start = StartPosition(record.hi, is_resumed=True)
         self._register(record.hi)
         self._log_window(report_of(landed, record))
+
+    def _without_copies(
+        self, landed: FinishedPlan, bounds: tuple[int, int, str], skips: Collection[int]
+    ) -> FinishedPlan:
+        """Return a window once the copies that two pumps have sent are equal."""
+        result = landed.result
+        if not result.shared:
+            return landed
+        began = time.perf_counter()
+        parts = settle_copies(self._relay, result.shared, result.parts, bounds, skips)
+        landed.stages_ms["copies"] = ms_since(began)
+        return replace(landed, result=replace(result, parts=parts))
 
     def _without_duplicates(
         self,
@@ -441,7 +469,8 @@ class _LandingLoop:
         begin = InitialSchema(
             version,
             relaxed,
-            SchemaSnapshots(self._relay.storage),
+            # one has clear defaults
+            None if self._masking is not None else SchemaSnapshots(self._relay.storage),
             doubled,
             partial(has_landed, self._relay),
             landed,

@@ -125,6 +125,11 @@ class LandingSchema:
     def schema_version(self) -> int:
         return self._history.schema_version
 
+    @property
+    def tables(self) -> Mapping[int, Table]:
+        """Return the tables, by id, behind the last window of `resolve`."""
+        return self._history.tables
+
     def resolve(  # noqa: PLR0913 what is known of a window
         self,
         ddls: Sequence[DdlRecord],

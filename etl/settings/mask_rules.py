@@ -12,6 +12,9 @@ from sluice.etl.settings.rule_error import RuleError
 from sluice.tidb.folded import folded
 
 _SECTION = "[filter.mask]"
+MASKED, CLEAR = "masked", "clear"
+RELAY_LOG_VALUES = (MASKED, CLEAR)
+"""What of masked columns the relay log and the archive hold; the first is the default."""
 _SECTION_KEYS = ("key-env", "key-file", "relay-log")
 _PLAIN_KINDS = tuple(
     kind for kind in MASK_KINDS if kind not in ("constant", "partial", "shift-days")
@@ -22,10 +25,10 @@ _MAX_SHIFT_DAYS = 36_500
 
 @dataclass(frozen=True, slots=True)
 class MaskSection:
-    """`[filter.mask]`: the key's place, "" for none, and whether clear values may be landed."""
+    """`[filter.mask]`: the key's place, "" for none, and what is landed (RELAY_LOG_VALUES)."""
 
     key: str = ""
-    lands_clear: bool = False
+    relay_log: str = ""
 
 
 def parse_mask_section(raw: object) -> MaskSection:
@@ -39,14 +42,14 @@ def parse_mask_section(raw: object) -> MaskSection:
             raise RuleError(f"{_SECTION} {key}: a text expected")
     if "key-env" in raw and "key-file" in raw:
         raise RuleError(f"{_SECTION}: either key-env or key-file is needed")
-    if raw.get("relay-log", "clear") != "clear":
+    if raw.get("relay-log", MASKED) not in RELAY_LOG_VALUES:
         raise RuleError(
-            f'{_SECTION} relay-log = {raw["relay-log"]!r}: there is only "clear", as landing masks'
-            " nothing"
+            f"{_SECTION} relay-log = {raw['relay-log']!r}: one of"
+            f" {', '.join(map(repr, RELAY_LOG_VALUES))} expected"
         )
     key = f"env:{raw['key-env']}" if "key-env" in raw else ""
     return MaskSection(
-        key or (f"file:{raw['key-file']}" if "key-file" in raw else ""), "relay-log" in raw
+        key or (f"file:{raw['key-file']}" if "key-file" in raw else ""), raw.get("relay-log", "")
     )
 
 
@@ -57,13 +60,7 @@ def parse_masks(where: str, raw: object, section: MaskSection) -> tuple[tuple[st
     for name, count in Counter(map(folded, raw)).items():
         if count > 1:
             raise RuleError(f"{where}: {name} is there twice")
-    found = tuple((name, _mask(f"{where} {name}", value, section)) for name, value in raw.items())
-    if found and not section.lands_clear:
-        raise RuleError(
-            f"{where}: the relay log and the archive hold the clear values, as they are masked"
-            f' behind it. Guard both, and write relay-log = "clear" in {_SECTION}'
-        )
-    return found
+    return tuple((name, _mask(f"{where} {name}", value, section)) for name, value in raw.items())
 
 
 def _mask(where: str, value: Any, section: MaskSection) -> Mask:

@@ -16,6 +16,7 @@ from sluice.etl.settings.airflow_section import Airflow
 from sluice.etl.settings.drainer_toml import DrainerSettingsError, drainer_password
 from sluice.etl.settings.errors import SettingsError
 from sluice.etl.settings.job_sections import Archive, Quality, Restore, Verify
+from sluice.etl.settings.mask_rules import CLEAR
 from sluice.etl.settings.pauses import keep_ms, parse_pause_ms
 from sluice.etl.settings.pipeline_names import dag_id
 from sluice.etl.settings.secrets import from_connection, from_environment, from_file
@@ -362,6 +363,8 @@ class Settings:
     """Sections ``[[route]]``."""
     ignored_ts: frozenset[int] = field(default=frozenset(), kw_only=True)
     """``[filter] ignore-txn-commit-ts``."""
+    relay_log_values: str = field(default="", kw_only=True)
+    """``[filter.mask] relay-log``; "" if it isn't there, see `lands_masked`."""
     name: str = field(default="", kw_only=True)
     """The pipeline's, as its file in the folder of pipelines is called; empty for the only one."""
 
@@ -392,6 +395,11 @@ class Settings:
             cpu_percent=0 if every_ms else self.window.cpu_percent,
             idle_interval_ms=idle_ms,
         )
+
+    @property
+    def lands_masked(self) -> bool:
+        """Return whether the relay log and the archive get masked values of masked columns."""
+        return self.filters.masking_rule is not None and self.relay_log_values != CLEAR
 
     def open_relay(self) -> RelayLog:
         """Return the relay log, with what is this pipeline's own in it.

@@ -26,6 +26,7 @@ from sluice.etl.settings.drainer_toml import DrainerSettingsError, read_drainer
 from sluice.etl.settings.errors import SettingsError
 from sluice.etl.settings.job_sections import Quality
 from sluice.etl.settings.kafka_checks import check_kafka, check_left_out
+from sluice.etl.settings.mask_rules import parse_mask_section
 from sluice.etl.settings.pipeline_names import CONFIG_VARIABLE, FOLDER_VARIABLE, NAME, name_of
 from sluice.etl.settings.ring_checks import check_ring
 from sluice.etl.settings.rule_error import RuleError
@@ -38,7 +39,7 @@ log = logging.getLogger("sluice")
 
 
 RULE_SECTIONS = {"filter", "route"}
-_DERIVED_FIELDS = ("filters", "routes", "ignored_ts", "name")
+_DERIVED_FIELDS = ("filters", "routes", "ignored_ts", "relay_log_values", "name")
 
 
 def load_settings(path: str | os.PathLike[str] | None = None) -> Settings:
@@ -196,6 +197,7 @@ def _rules(name: str, document: Mapping[str, object], downstream: Downstream) ->
             "filters": filters,
             "ignored_ts": ignored_ts,
             "routes": parse_routes(document.get("route", []), own),
+            "relay_log_values": parse_mask_section(raw.get("mask", {})).relay_log,
         }
     except RuleError as error:
         raise SettingsError(f"{name}: {error}") from None

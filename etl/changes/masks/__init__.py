@@ -1,9 +1,10 @@
 """Mask values of columns on their way downstream, by `mask` of `[[filter.columns]]`.
 
-A column as rules shape it has its mask in `Column.mask`. Rows of the relay log are masked while a
-change set is built, in front of row rules (which select by other columns), and copied rows before
-they become loads. All that writes is behind that, so conflicts, updates and deletes see masked
-values alone. What masks rows loads on first use: settings name masks, and need no Arrow.
+A column as rules shape it has its mask in `Column.mask`. Rows of the relay log are masked while
+they are landed, or while a change set is built, in front of row rules (which select by other
+columns), and copied rows before they become loads. What landing has masked, `Column.landed_mask`
+names, and it isn't masked again. All that writes is behind that, so conflicts, updates and deletes
+see masked values alone. What masks rows loads on first use: settings name masks, and need no Arrow.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from sluice.etl.changes.masks.mask import (
     by_column,
     by_refusal,
     key_refusal,
+    landed_column,
     masked_column,
     masks_of,
     unlike,
@@ -37,6 +39,7 @@ __all__ = [
     "by_refusal",
     "key_fingerprint",
     "key_refusal",
+    "landed_column",
     "mask_key",
     "masked_changes",
     "masked_column",

@@ -15,7 +15,13 @@ from sluice.etl.changes.masks import kernel
 from sluice.etl.changes.masks.date_shift import shift_of, shifted_text
 from sluice.etl.changes.masks.kernel.plain import Spec
 from sluice.etl.changes.masks.kernel_masks import kernel_mask, used_buffers
-from sluice.etl.changes.masks.mask import Mask, by_column, constant_value, masks_of
+from sluice.etl.changes.masks.mask import (
+    Mask,
+    by_column,
+    constant_value,
+    has_unmasked,
+    unmasked_yet,
+)
 from sluice.etl.changes.masks.values import by_values, person_bytes
 from sluice.relay import DELETE, INSERT, UPDATE
 from sluice.tidb import kernel as rows_kernel
@@ -53,12 +59,13 @@ DatumMask = Callable[[bytes], bytes]
 def with_masked_rows(changes: pa.Table, tables: Iterable[tuple[Table, Ints]]) -> pa.Table:
     """Return changes (PART_SCHEMA, one chunk) with the rows of masked tables masked.
 
+    What landing has masked already stays as it is.
     `tables`: each table with the places of its changes. Raises RowDecodeError, MaskKeyError.
     """
     masked = [
-        (table, places)
+        (unmasked_yet(table), places)
         for table, places in tables
-        if len(places) and any(column.mask for column in table.columns)
+        if len(places) and has_unmasked(table)
     ]
     if not masked:
         return changes
@@ -80,7 +87,7 @@ def with_masked_rows(changes: pa.Table, tables: Iterable[tuple[Table, Ints]]) ->
 
 def masked_changes(table: Table, changes: pa.Table) -> pa.Table:
     """Return changes (PART_SCHEMA), all of `table`, masked. Raises as `with_masked_rows`."""
-    if not masks_of(table):
+    if not has_unmasked(table):
         return changes
     return with_masked_rows(changes.combine_chunks(), [(table, np.arange(changes.num_rows))])
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from sluice.etl.changes.masks.date_shift import DATED_KINDS
-from sluice.etl.changes.masks.mask_key import MaskKeyError, mask_key
+from sluice.etl.changes.masks.mask_key import MaskKeyError, key_fingerprint, mask_key
 from sluice.etl.changes.masks.mask_number import INT_BITS, number_mask, number_range
 from sluice.etl.changes.masks.mask_text import (
     MIN_HASH_DIGITS,
@@ -55,6 +55,13 @@ class Mask:
     def from_text(cls, text: str) -> Self:
         """Return the inverse of `to_text`."""
         return cls(*json.loads(text))
+
+    def landed_text(self) -> str:
+        """Return the text that `Column.landed_mask` holds: the key is named by its fingerprint.
+
+        Raises MaskKeyError.
+        """
+        return replace(self, key=key_fingerprint(self.key) if self.key else "").to_text()
 
     def __str__(self) -> str:
         """Return the kind and its argument, for people."""
@@ -194,6 +201,19 @@ def constant_value(mask: Mask, column: Column) -> Any:
     return int(mask.argument) if column.kind == "int" else mask.argument
 
 
+def has_unmasked(table: Table) -> bool:
+    """Return whether values of a table, as rules shape it, are to be masked yet."""
+    return any(column.mask and not column.landed_mask for column in table.columns)
+
+
+def unmasked_yet(table: Table) -> Table:
+    """Return a table without the masks that landing has put on its columns' values already."""
+    if not table.columns.landed_masks:
+        return table
+    columns = tuple(replace(c, mask="") if c.landed_mask else c for c in table.columns)
+    return replace(table, columns=columns)
+
+
 def masks_of(table: Table) -> dict[str, str]:
     """Return the masks of a table as rules shape it, by column."""
     return {column.name: column.mask for column in table.columns if column.mask}
@@ -232,6 +252,14 @@ def masked_column(column: Column, mask: Mask) -> Column:
 def _digits_of_default(mask: Mask, column: Column) -> TextMask:
     change = mask.of_numbers(column)
     return lambda default: b"%d" % change(int(default))
+
+
+def landed_column(column: Column) -> Column:
+    """Return a masked column (`masked_column`) as a window record describes it.
+
+    Raises MaskKeyError.
+    """
+    return replace(column, mask="", landed_mask=Mask.from_text(column.mask).landed_text())
 
 
 def _masked(change: TextMask, default: bytes | str | None) -> bytes | str | None:

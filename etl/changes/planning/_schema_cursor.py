@@ -27,6 +27,7 @@ class SchemaCursor:
 
     def __init__(self, options: PrepareOptions) -> None:
         self._filters, self._routes = options.filters, options.routes
+        self._has_masks = options.filters.masking_rule is not None
         self._tables: dict[int, Table] = {}
         self._destinations = destinations(options.filters, options.routes)
         self._routed: dict[int, Destination] = {}
@@ -69,6 +70,20 @@ class SchemaCursor:
             # Ids are never used again.
             self._relaxed[table_id] = self._relaxed.get(table_id, frozenset()).union(indexes)
             self._routed.pop(table_id, None)
+
+    def masks_differ(self, schema: RecordedSchema) -> bool:
+        """Return whether landing has masked a known table otherwise in the window to come.
+
+        The changes before it aren't read by its tables then.
+        """
+        if not self._has_masks:
+            return False
+        return any(
+            table is not None
+            and (known := self._tables.get(table_id)) is not None
+            and known.columns.landed_masks != table.columns.landed_masks
+            for table_id, table in schema.tables.items()
+        )
 
     def _record_move(self, move: PartitionMove | None) -> PartitionMove | None:
         if move is not None and move.last_version not in self._moves:

@@ -77,6 +77,8 @@ class _WindowPreparation:
         if window.schema.relaxed and self._builder.loads_rows:
             # The changes before this window rely on the keys that are still enforced there.
             yield from self._builder.flush(window.after_ts, barrier=0)
+        elif self._schemas.masks_differ(window.schema):
+            yield from self._builder.flush(window.after_ts, barrier=0)
         self._schemas.enter_window(window.schema)
         for counted in self._batch.counted_before if number == 0 else ():
             before = _changes_between(

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -50,6 +50,10 @@ class History:
 
 
 NO_HISTORY = History()
+_LANDED_HINT = (
+    "give the settings the masks and the key by which these windows were landed; to change a mask,"
+    " pause landing, let the pipeline apply all that has landed, change it, and go on"
+)
 
 
 class ColumnRuleError(SluiceError, ValueError):
@@ -255,8 +259,10 @@ def _masked(rules: tuple[ColumnRule, ...], table: Table) -> Table:
     key or the partitioning needs the column.
     """
     if not any(rule.masks for rule in rules):
+        check_landed_masks(table, {})
         return table
     masks = masks_by_column(rules, table)
+    check_landed_masks(table, masks)
     gone = {column.name for column in table.columns if column.upstream_name and not column.public}
     by_folded = {folded(name): name for name in masks}
     unique = {index.name: index for index in table.indexes if _keeps_masked(table, index)}
@@ -268,6 +274,9 @@ def _masked(rules: tuple[ColumnRule, ...], table: Table) -> Table:
     for column in table.columns:
         if column.name in masks and not column.mask:
             mask, rule = masks[column.name]
+            if column.landed_mask:  # its defaults are masked, too
+                columns.append(replace(column, mask=mask.to_text()))
+                continue
             if why := (
                 "it is generated"
                 if column.generated
@@ -281,6 +290,41 @@ def _masked(rules: tuple[ColumnRule, ...], table: Table) -> Table:
             column = masked_column(column, mask)
         columns.append(column)
     return replace(table, columns=tuple(columns))
+
+
+def check_landed_masks(
+    table: Table, masks: Mapping[str, tuple[Mask, ColumnRule]] | None = None
+) -> None:
+    """Check that rules mask a table of a window record as landing did, or more of its columns.
+
+    `masks`: see `masks_by_column`. Raises ColumnRuleError.
+    """
+    if not table.columns.landed_masks:
+        return
+    for column in table.columns:
+        given = (masks or {}).get(column.name)
+        if column.landed_mask and column.public and not _is_landed(given, column):
+            landed = Mask.from_text(column.landed_mask)
+            key = f" with the key {landed.key}" if landed.key else ""
+            how = f"{given[1].text} masks it otherwise" if given else "no rule here masks it"
+            raise ColumnRuleError(
+                f"the relay log holds values of column {column.source_name} of {table.full_name}"
+                f" masked as {landed}{key}, and {how}",
+                hint=_LANDED_HINT,
+            )
+        if given and given[0].by and not column.landed_mask:
+            by = folded(given[0].by)
+            if any(folded(c.source_name) == by and c.landed_mask for c in table.columns):
+                raise ColumnRuleError(
+                    f"{given[1].text} shifts column {column.source_name} of {table.full_name} by"
+                    f" the clear values of column {given[0].by}, and the relay log holds masked"
+                    " ones",
+                    hint=_LANDED_HINT,
+                )
+
+
+def _is_landed(given: tuple[Mask, ColumnRule] | None, column: Column) -> bool:
+    return given is not None and given[0].landed_text() == column.landed_mask
 
 
 def _keeps_masked(table: Table, index: Index) -> bool:

@@ -15,7 +15,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from sluice.etl.changes.formats.ddl_text import tokens
-from sluice.etl.changes.rules.column_rules import NO_HISTORY, ColumnRule, shaped_table
+from sluice.etl.changes.rules.column_rules import (
+    NO_HISTORY,
+    ColumnRule,
+    check_landed_masks,
+    shaped_table,
+)
 from sluice.etl.changes.rules.history_tables import with_history
 from sluice.etl.changes.rules.name_pattern import matches
 from sluice.etl.changes.rules.row_rules import RowRule, RowRuleError
@@ -237,12 +242,9 @@ class Filter:
         """Return the first rule that masks columns, None if none does."""
         return next((rule for rule in self.columns if rule.masks), None)
 
-    def with_masks_of(self, other: Filter) -> Filter:
-        """Return the filter with the masks of another one, besides its own rules.
-
-        A table for which the two mask a column differently is refused by `narrowed`.
-        """
-        masks = tuple(
+    def masks_alone(self) -> Filter:
+        """Return a filter of all tables with the masks of this one, and no other rule."""
+        masks = (
             replace(
                 rule,
                 leave_out=(),
@@ -251,10 +253,20 @@ class Filter:
                 added=(),
                 soft_delete="",
                 history=NO_HISTORY,
-                text=f"the pipeline's {rule.text}",
             )
-            for rule in other.columns
+            for rule in self.columns
             if rule.masks
+        )
+        return Filter(own_schemas=self.own_schemas, columns=tuple(masks))
+
+    def with_masks_of(self, other: Filter) -> Filter:
+        """Return the filter with the masks of another one, besides its own rules.
+
+        A table for which the two mask a column differently is refused by `narrowed`.
+        """
+        masks = (
+            replace(rule, text=f"the pipeline's {rule.text}")
+            for rule in other.masks_alone().columns
         )
         return replace(self, columns=(*self.columns, *masks))
 
@@ -267,6 +279,7 @@ class Filter:
         without one that a rule leaves out, or a mask, a new name or an added column is no good.
         """
         if not self.columns or not table.is_base_table:
+            check_landed_masks(table)
             return table
         rules = self.column_rules(table.schema_name, table.name)
         return with_history(rules, with_deletion_mark(rules, shaped_table(rules, table)))

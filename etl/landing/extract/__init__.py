@@ -2,11 +2,17 @@
 
 from sluice.etl.landing.extract.row_extractor import BinlogDecodeError, DdlRecord, RowExtractor
 from sluice.etl.landing.extract.source import PumpRange, read_range
-from sluice.etl.landing.extract.worker import STATS_SCHEMA, TASK_SCHEMA, LandRanges
+from sluice.etl.landing.extract.worker import (
+    STATS_SCHEMA,
+    TASK_SCHEMA,
+    WITHOUT_VALUES,
+    LandRanges,
+)
 
 __all__ = [
     "STATS_SCHEMA",
     "TASK_SCHEMA",
+    "WITHOUT_VALUES",
     "BinlogDecodeError",
     "DdlRecord",
     "LandRanges",

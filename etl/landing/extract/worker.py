@@ -18,6 +18,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from sluice.etl.changes.masks.landed_rows import (
+    MaskOrder,
+    UnknownTableRows,
+    masked_batches,
+    without_values,
+)
 from sluice.etl.landing.extract.captured_parts import PartJoiner, is_captured
 from sluice.etl.landing.extract.copies import Keys, copies_differ, encode_keys, keys_of
 from sluice.etl.landing.extract.row_extractor import BinlogDecodeError, RowExtractor
@@ -26,10 +32,14 @@ from sluice.etl.landing.extract.source import prefetched_range, read_range
 from sluice.etl.spark.worker_tuning import tune_malloc, worker_function
 from sluice.relay import CopiesDifferError, RelayLog, merge
 from sluice.tidb import TLS
+from sluice.tidb.codec.errors import CodecError
+from sluice.tidb.rows import RowDecodeError
 from sluice.tidb.window_schema import WINDOW_SCHEMA
 
 TASK_SCHEMA = pa.schema([pa.field("task", pa.string()), pa.field("window", pa.binary())])
 """A row a range: what is wanted of it as JSON, and what the pump has sent of it."""
+WITHOUT_VALUES = "none"
+"""In place of a task's masks: its part has no rows, only what changed when, and of which table."""
 STATS_SCHEMA = pa.schema([pa.field("stats", pa.string())])
 
 
@@ -123,10 +133,16 @@ def _process_ranges(
             raise
         yield from found
 
+    written = changes()
+    if wanted := first.get("masks"):
+        skips = {ts for task in tasks for ts in task["skips"]}
+        written = _masked(written, wanted, skips)
     try:
-        part = relay.write_part(first["lo"], first["hi"], token, first["n"], changes())
+        part = relay.write_part(first["lo"], first["hi"], token, first["n"], written)
     except BinlogDecodeError as error:
         return [{"n": current.task["n"], "unreadable": str(error), "hint": error.hint}]
+    except UnknownTableRows:
+        return [{"n": task["n"], "lacks_tables": True} for task in tasks]
     whole = time.perf_counter() - started
     reading, exploding = (
         sum(each.reading for each in ranges),
@@ -145,6 +161,28 @@ def _process_ranges(
         "worker_ms": {name: seconds * 1000 for name, seconds in spent.items()},
     }
     return answers
+
+
+def _masked(
+    changes: Iterator[pa.RecordBatch], wanted: str, skips: Collection[int]
+) -> Iterator[pa.RecordBatch]:
+    """Yield changes as a task's masks have them.
+
+    Raises BinlogDecodeError for a row that can't be masked, as it can't be read.
+    """
+    if wanted == WITHOUT_VALUES:
+        yield from without_values(changes)
+        return
+    try:
+        yield from masked_batches(changes, MaskOrder.from_text(wanted), skips)
+    except (RowDecodeError, CodecError) as error:
+        raise BinlogDecodeError(
+            f"a row of a masked table can't be read, so it isn't landed: {error}",
+            hint=(
+                "`sluice txn skip` with its commit_ts leaves the transaction out; then copy its"
+                " table: `sluice backfill`"
+            ),
+        ) from None
 
 
 class _RangeExtraction:

@@ -392,9 +392,8 @@ def test_a_row_that_enters_the_selection_without_a_column_has_its_masked_default
 @pytest.mark.parametrize(
     ("mask", "section", "why"),
     [
-        ({"a": "hash"}, {"key-env": "K"}, "the relay log and the archive hold the clear values"),
         ({"a": "hash"}, {"relay-log": "clear"}, "needs a key: key-env or key-file"),
-        ({"a": "hash"}, {"relay-log": "masked"}, 'there is only "clear"'),
+        ({"a": "hash"}, {"relay-log": "open"}, "one of 'masked', 'clear' expected"),
         ({"a": "hash"}, {"key": "secret"}, "unknown key key; known are key-env"),
         ({"a": "md5"}, SECTION, "one of 'null', 'hash', 'digits', 'email' expected"),
         ({"a": {"partial": -1}}, SECTION, "expected"),

@@ -1,0 +1,157 @@
+"""Windows that landing has masked: no clear value is in them, and they are masked once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sluice.errors import SluiceError
+from sluice.etl.changes.rules import Filter
+from sluice.etl.settings import Settings
+from sluice.relay import RelayLog, read_parts
+from sluice.tidb.ddl_actions import Action
+from tests.etl.apply.ruled_columns import apply, settings_of
+from tests.etl.mariadb_fixture import MariaDBServer
+from tests.etl.masked_landing import land_again
+from tests.etl.masking import KEY, SECTION, VARIABLE, hashed, masked
+from tests.etl.story import Row, Story, column, table, wider
+
+PEOPLE = table(
+    11,
+    "t",
+    "id int",
+    "name varchar(64)",
+    "phone varchar(20)",
+    "born date",
+    "note varchar(64)",
+    primary="id",
+)
+MASKS: dict[str, Any] = {
+    "name": "hash",
+    "phone": "digits",
+    "born": {"shift-days": 30, "by": "name"},
+}
+SECRETS = ("Ada Lovelace", "+44 555 0199", "Charles Babbage", "secret default")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def key() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(VARIABLE, KEY)
+        yield
+
+
+def masking(story: Story, masks: dict[str, Any], **more: Any) -> Settings:
+    return settings_of(story, {"mask": masks}, filter={"mask": SECTION}, **more)
+
+
+def person(number: int, name: str) -> Row:
+    phone, born = "+44 555 0199", f"1815-12-{number:02d}"
+    return {"id": number, "name": name, "phone": phone, "born": born, "note": "plain"}
+
+
+def told(story: Story) -> None:
+    """People come, change and go; a column comes with a default that is masked."""
+    story.create(PEOPLE, "CREATE TABLE t (...)")
+    people = [person(n, SECRETS[2 * (n % 2)]) for n in range(1, 9)]
+    story.insert(PEOPLE, *people)
+    story.update(PEOPLE, people[0], {"name": "Charles Babbage", "born": "1791-12-26"})
+    story.delete(PEOPLE, people[3])
+    nick = column(6, "nick varchar(40)", default="secret default", origin_default="secret default")
+    wide = wider(PEOPLE, nick)
+    story.statement(
+        Action.ADD_COLUMN, "ALTER TABLE t ADD nick varchar(40) DEFAULT 'secret default'", wide
+    )
+    story.insert(wide, person(20, "Ada Lovelace") | {"nick": "secret default"})
+    story.update(wide, people[4] | {"nick": "secret default"}, {"note": "changed"})
+
+
+def everything_in(relay: RelayLog) -> bytes:
+    """Every record of a relay log, and every row."""
+    windows = list(relay.windows(0))
+    rows = read_parts(relay.url, [part for window in windows for part in window.parts])
+    return b"".join([*(window.to_json() for window in windows), *rows["row"].to_pylist()])
+
+
+def test_a_masked_window_has_no_clear_value_and_leaves_the_same_rows_downstream(
+    mariadb: MariaDBServer, tmp_path: Path
+) -> None:
+    story = Story(mariadb, tmp_path)
+    told(story)
+    settings = masking(story, MASKS | {"nick": "hash"})
+    apply(story, settings)
+    expected = story.rows("t")
+    assert len(expected) == 8 and hashed("secret default", 40) in expected[-1]
+    assert b"secret default" in everything_in(settings.open_relay())
+    mariadb.empty()
+    landed = land_again(settings, tmp_path)
+    apply(story, landed)
+    assert story.rows("t") == expected
+    held = everything_in(landed.open_relay())
+    assert b"plain" in held and hashed("Ada Lovelace").encode() in held
+    assert not [secret for secret in SECRETS if secret.encode() in held]
+
+
+def test_windows_masked_by_fewer_rules_get_the_other_masks_where_they_are_applied(
+    mariadb: MariaDBServer, tmp_path: Path
+) -> None:
+    story = Story(mariadb, tmp_path)
+    story.create(PEOPLE, "CREATE TABLE t (...)")
+    story.insert(PEOPLE, person(1, "Ada Lovelace"))
+    clear = masking(story, MASKS)
+    land_again(settings_of(story), tmp_path)
+    between = story.now
+    story.insert(PEOPLE, person(2, "Ada Lovelace"))
+    land_again(masking(story, {"phone": "digits"}), tmp_path, between)
+    after, row = story.now, person(1, "Ada Lovelace")
+    story.update(PEOPLE, row, {"note": "other"})
+    landed = land_again(clear, tmp_path, after)
+    apply(story, clear)
+    expected = story.rows("t")
+    mariadb.empty()
+    apply(story, landed)
+    assert story.rows("t") == expected
+    assert expected[0][2] == masked(row["phone"], "digits")
+
+
+@pytest.mark.parametrize(
+    ("masks", "why"),
+    [
+        ({"name": "digits", "phone": "digits"}, "masks it otherwise"),
+        ({"phone": "digits"}, "no rule here masks it"),
+        ({}, "no rule here masks it"),
+        (
+            {"name": "hash", "phone": "digits", "born": {"shift-days": 3, "by": "name"}},
+            "by the clear values of column name",
+        ),
+    ],
+)
+def test_other_masks_than_landing_had_stop_by_column(
+    mariadb: MariaDBServer, tmp_path: Path, masks: dict[str, Any], why: str
+) -> None:
+    story = Story(mariadb, tmp_path)
+    story.create(PEOPLE, "CREATE TABLE t (...)")
+    story.insert(PEOPLE, person(1, "Ada Lovelace"))
+    landed = land_again(masking(story, {"name": "hash", "phone": "digits"}), tmp_path)
+    filters = masking(story, masks).filters if masks else Filter()
+    with pytest.raises(SluiceError, match=why) as caught:
+        apply(story, replace(landed, filters=filters))
+    said = f"{caught.value} {caught.value.hint}"
+    assert "Ada" not in said and "the key by which these windows were landed" in said
+
+
+def test_another_key_than_landing_had_stops(
+    mariadb: MariaDBServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    story = Story(mariadb, tmp_path)
+    story.create(PEOPLE, "CREATE TABLE t (...)")
+    landed = land_again(masking(story, {"name": "hash"}), tmp_path)
+    monkeypatch.setenv("SLUICE_TEST_OTHER_KEY", "another key of 32 characters")
+    section = {"key-env": "SLUICE_TEST_OTHER_KEY"}
+    other = settings_of(story, {"mask": {"name": "hash"}}, filter={"mask": section})
+    with pytest.raises(SluiceError, match="masked as hash with the key [0-9a-f]{16}"):
+        apply(story, replace(landed, filters=other.filters))
