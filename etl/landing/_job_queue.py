@@ -26,7 +26,7 @@ from sluice.etl.settings import Window
 from sluice.etl.spark.resilient_function import ResilientFunction
 from sluice.etl.spark.session_target import SessionTarget
 from sluice.relay import RelayLog, WindowRecord
-from sluice.tidb import read_schema_version, tso
+from sluice.tidb import TiKVError, read_schema_version, tso
 from sluice.tidb.tikv.meta import begin_schema_version
 
 _JOB_TIMEOUT_S = 300.0
@@ -296,7 +296,7 @@ class LandingJobs:
         begun = begin_schema_version(tikv, plan.hi)
         if begun is None:
             begun = self._version_threads.submit(read_schema_version, tikv, plan.hi).result
-        return PendingVersion(plan.hi, begun)
+        return PendingVersion(plan.hi, _once(begun))
 
     def _need_planner(self) -> WindowPlanner:
         if self._planner is None:
@@ -310,6 +310,23 @@ class LandingJobs:
                 self._relay,
             )
         return self._planner
+
+
+def _once(read: Callable[[], int]) -> Callable[[], int]:
+    """Return a function that reads once, and from then on returns or raises what that did."""
+    kept: list[int | TiKVError] = []
+
+    def result() -> int:
+        if not kept:
+            try:
+                kept.append(read())
+            except TiKVError as error:
+                kept.append(error)
+        if isinstance(kept[0], TiKVError):
+            raise kept[0]
+        return kept[0]
+
+    return result
 
 
 def _text_of(masks: MaskOrder | None) -> str:

@@ -18,6 +18,7 @@ from sluice.etl.landing.schema import LandingSchema
 from sluice.etl.landing.upstream_schema import PendingVersion
 from sluice.etl.settings import Settings
 from sluice.relay import RelayLog
+from sluice.tidb import TiKVError
 from sluice.tidb.ddl_job import DdlJob
 
 
@@ -36,9 +37,12 @@ class WindowMasking:
     def order_at(self, schema: LandingSchema, version: PendingVersion) -> MaskOrder | None:
         """Return what is masked of a window; None if its tables aren't known yet.
 
-        `version`: that of the window's end. Raises TiKVError.
+        `version`: that of the window's end.
         """
-        if version.result() != schema.schema_version:
+        try:
+            if version.result() != schema.schema_version:
+                return None
+        except TiKVError:  # landing asks again, and tells of it
             return None
         known = schema.schema_version, len(schema.tables)
         if self._order[0] != known:

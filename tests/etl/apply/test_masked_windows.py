@@ -153,5 +153,5 @@ def test_another_key_than_landing_had_stops(
     monkeypatch.setenv("SLUICE_TEST_OTHER_KEY", "another key of 32 characters")
     section = {"key-env": "SLUICE_TEST_OTHER_KEY"}
     other = settings_of(story, {"mask": {"name": "hash"}}, filter={"mask": section})
-    with pytest.raises(SluiceError, match="masked as hash with the key [0-9a-f]{16}"):
+    with pytest.raises(SluiceError, match=r"masked as hash with the key [0-9a-f]{16}"):
         apply(story, replace(landed, filters=other.filters))
