@@ -55,15 +55,14 @@ def show(
     or reaches over, MOMENT: a TSO, before:TSO, a time ago such as 20m, or a date-time such as
     'yesterday 14:00 Europe/Berlin' (UTC without a zone) [the newest].
     """
-    from sluice.etl.history.clear_values import check_clear_values
+    from sluice.etl.history.clear_values import ClearValues
     from sluice.etl.operate import describe, find_window, latest_windows, row_changes
     from sluice.tidb.table_name import suggestion
 
     if ts is not None and last is not None:
         raise click.UsageError("give a timestamp or --last, not both")
     settings = settings_of(ctx, config)
-    if rows or table:
-        check_clear_values(settings, "relay show --rows")
+    clear = ClearValues.of(settings, "relay show --rows") if rows or table else None
     relay = settings.open_relay()
     exact = False
     if ts is not None:
@@ -81,7 +80,8 @@ def show(
             click.echo(json.dumps({"window": found}, ensure_ascii=False))
         else:
             click.echo("\n".join(_window_lines(found)))
-        if rows or table:
+        if clear is not None:
+            clear.check_range(window.lo)
             for change in row_changes(relay, window, table, ts if exact else None):
                 shown += 1
                 click.echo(

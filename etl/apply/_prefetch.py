@@ -30,9 +30,9 @@ from sluice.etl.changes.planning import (
     WindowPayload,
 )
 from sluice.etl.changes.recorded_schema import RecordedSchema
-from sluice.etl.changes.steps import CommitDetail, Step, lists_from_batches, to_batches
+from sluice.etl.changes.steps import ChangeError, CommitDetail, Step, lists_from_batches, to_batches
 from sluice.etl.downstream import Checkpoint
-from sluice.relay import AlignedChunk, Part
+from sluice.relay import AlignedChunk, Part, WindowRecord
 
 Prepare = Callable[[BatchPayload], Iterator[pa.RecordBatch]]
 """Prepares windows as record batches in STEP_SCHEMA."""
@@ -211,7 +211,9 @@ class BatchPrefetcher:
         """
         return {
             commit_ts: tuple(
-                w.parts for w in self._relay.windows(ts, window.lo) if w.lo < window.lo
+                _masked_alike(w, window).parts
+                for w in self._relay.windows(ts, window.lo)
+                if w.lo < window.lo
             )
             for window in windows
             for commit_ts, ts in window.ddl_started_before().items()
@@ -237,3 +239,20 @@ class BatchPrefetcher:
                 parts = tuple(part for w in windows[at[0] :] for part in w.parts)
                 found.append(RecountRange(job_id, at[1], parts))
         return tuple(found)
+
+
+def _masked_alike(before: WindowRecord, window: WindowPayload) -> WindowRecord:
+    """Return an earlier window. Raises ChangeError if its values are masked otherwise."""
+    tables = RecordedSchema.from_window(before).tables
+    for table_id, table in window.schema.tables.items():
+        known = tables.get(table_id)
+        if known and table and known.columns.landed_masks != table.columns.landed_masks:
+            raise ChangeError(
+                f"DDL that drops partitions of {table.full_name} began while its values were masked"
+                f" otherwise in the relay log, in the window behind {before.lo}",
+                hint=(
+                    f"execute the statement and copy the table again: `sluice ddl replace`, `sluice"
+                    f" backfill --table {table.full_name}`"
+                ),
+            )
+    return before

@@ -7,7 +7,7 @@ import secrets
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from sluice.etl.history.clear_values import check_clear_values
+from sluice.etl.history.clear_values import ClearValues
 from sluice.etl.history.errors import EmptyHistoryError, FindError
 from sluice.etl.settings import Settings
 from sluice.relay import RelayLog, WindowLog, WindowRecord
@@ -57,6 +57,8 @@ class HistoryLog:
     indexes: SegmentIndexCache | None = field(default=None, compare=False, repr=False)
     gap: tuple[int, int] | None = None
     """The range that neither of the two logs has."""
+    clear: ClearValues | None = field(default=None, compare=False, repr=False)
+    """Where values are clear that mustn't be shown; None if none are shown."""
 
     @classmethod
     def open(
@@ -71,8 +73,7 @@ class HistoryLog:
         `shows_values`: False for callers that show no values of rows. Raises FindError if there is
         nothing, or something is missing in between; ClearValuesError; relay errors.
         """
-        if shows_values:
-            check_clear_values(settings, "the history of changes")
+        clear = ClearValues.of(settings, "the history of changes") if shows_values else None
         found = cls.load(settings, indexes)
         if found is None:
             raise EmptyHistoryError(
@@ -85,7 +86,7 @@ class HistoryLog:
                 f" {tso.text(middle)} through {tso.text(gap)} is in neither of them",
                 hint=f"look at one side of it: --until {middle}, or --since {gap}",
             )
-        return found
+        return replace(found, clear=clear)
 
     @classmethod
     def load(
@@ -124,9 +125,11 @@ class HistoryLog:
     def ranges(self, since: int, until: int) -> list[LogRange]:
         """Return the ranges that hold (since, until], ascending: first the archive's.
 
-        Raises relay errors.
+        Raises ClearValuesError, relay errors.
         """
         since, until = max(since, self.first), min(until, self.last)
+        if self.clear is not None:
+            self.clear.check_range(since)
         begin, end = self.archived
         relay = self.settings.open_relay()
         archive = ArchiveLog.open(self.settings.archive_url, indexes=self.indexes)

@@ -10,16 +10,49 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 
+from sluice.errors import SluiceError
 from sluice.etl.changes.masks.landed_rows import MaskOrder
 from sluice.etl.changes.recorded_schema import RecordedSchema
+from sluice.etl.changes.rules import masks_digest
 from sluice.etl.changes.rules.landed_masks import LandedMasks
 from sluice.etl.landing._job_queue import FinishedPlan, LandingJobs
 from sluice.etl.landing.schema import LandingSchema
 from sluice.etl.landing.upstream_schema import PendingVersion
 from sluice.etl.settings import Settings
+from sluice.etl.settings.mask_rules import CLEAR
 from sluice.relay import RelayLog
-from sluice.tidb import TiKVError
+from sluice.relay.landed_masks import LandedMasksLog
+from sluice.tidb import TiKVError, tso
 from sluice.tidb.ddl_job import DdlJob
+
+
+class OtherMasksError(SluiceError):
+    """The relay log is masked by a pipeline's settings, and these would land other values."""
+
+    hint = (
+        "give this pipeline a relay log of its own, or the same masks and key; to land clear values"
+        ' here from now on, write relay-log = "clear" in [filter.mask]'
+    )
+
+
+def note_masks(settings: Settings, relay: RelayLog, since_ts: int) -> None:
+    """Record how the windows behind a TSO are masked, before the first of them.
+
+    Raises OtherMasksError, MaskKeyError, relay errors.
+    """
+    known = LandedMasksLog(relay.storage)
+    before = known.load()
+    digest = masks_digest(settings.filters) if settings.lands_masked else ""
+    if digest == before.digest:
+        return
+    is_own = before.pipeline == relay.pipeline and settings.lands_masked
+    if before.digest and not is_own and settings.relay_log_values != CLEAR:
+        raise OtherMasksError(
+            f"the relay log {relay.url} has been masked since {tso.text(before.since_ts)}, by the"
+            f" settings of pipeline {before.pipeline!r}, and those of pipeline {relay.pipeline!r}"
+            f" mask {'otherwise' if digest else 'nothing'}"
+        )
+    known.note(digest, since_ts, relay.pipeline)
 
 
 class WindowMasking:

@@ -30,7 +30,7 @@ from sluice.etl.landing._ddl_jobs import LandingStopped
 from sluice.etl.landing._import_jobs import ImportWatch
 from sluice.etl.landing._job_queue import FinishedPlan, LandingJobs, record_of, report_of
 from sluice.etl.landing._kept_versions import LandingSafePoint
-from sluice.etl.landing._masking import WindowMasking
+from sluice.etl.landing._masking import WindowMasking, note_masks
 from sluice.etl.landing._misplaced_rows import MisplacedRowError, check_row_partitions
 from sluice.etl.landing._report import (
     LandedWindow,
@@ -226,6 +226,7 @@ class _LandingLoop:
         if not self._start.is_resumed:
             self._require_bootstrap_done()
         if self._schema is None:
+            note_masks(self._settings, self._relay, self._start.ts)
             self._schema = self._load_schema(self._start)
         self._jobs.connect(self._start.ts, self._claim.check)
         due = self._is_due or self._control.needs_window_now(self._start.ts, self._jobs.seen_ts)

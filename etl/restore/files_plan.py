@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from sluice.etl.changes.rules import Filter
 from sluice.etl.display_units import counted
-from sluice.etl.history.clear_values import check_clear_values
+from sluice.etl.history.clear_values import ClearValues
 from sluice.etl.restore.errors import RestoreError
 from sluice.etl.restore.files_folder import missing_folders, read_manifest
 from sluice.etl.restore.lineage import TableLineage, unmatched
@@ -72,11 +72,16 @@ def plan_files(settings: Settings, request: FilesRequest) -> FilesPlan:
 
     Raises RestoreError if the moment isn't there, ClearValuesError, relay errors, OSError.
     """
-    check_clear_values(settings, "a restore")
+    clear = ClearValues.of(settings, "a restore")
     request.check()
     request = with_landed_end(request, settings.open_relay())
     past = RestoreSources.open(settings, request.until)
-    return past.plan_with_fallback(lambda one: _plan_from(one, request, settings.filters))
+
+    def planned(past: RestoreSources) -> tuple[FilesPlan, bool]:
+        past.check(clear)
+        return _plan_from(past, request, settings.filters)
+
+    return past.plan_with_fallback(planned)
 
 
 def _plan_from(

@@ -9,7 +9,7 @@ from sluice.etl.changes.formats.table_fallbacks import columns_lacking_in_snapsh
 from sluice.etl.copy.definitions import SourceSchema
 from sluice.etl.copy.plan import CopyPlan, PlannedTable, make_copy_plan
 from sluice.etl.downstream import is_same_server, open_session
-from sluice.etl.history.clear_values import check_clear_values
+from sluice.etl.history.clear_values import ClearValues
 from sluice.etl.restore.emptied_tables import overridden_commits
 from sluice.etl.restore.errors import RestoreError
 from sluice.etl.restore.estimate import TimeEstimate
@@ -47,11 +47,12 @@ def plan_restore(settings: Settings, request: RestoreRequest) -> RestorePlan:
     Raises RestoreError if there can't be a plan, ClearValuesError, SettingsError, DownstreamError,
     RelayError, OSError.
     """
-    check_clear_values(settings, "a restore")
+    clear = ClearValues.of(settings, "a restore")
     request.check()
     request = with_landed_end(request, settings.open_relay())
 
     def planned(past: RestoreSources) -> tuple[RestorePlan, bool]:
+        past.check(clear)
         planner = _RestorePlanner(settings, request, past)
         return planner.plan(), planner.is_snapshot_lacking
 

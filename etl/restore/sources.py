@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Self, TypeVar
 
 from sluice.etl.copy.snapshot_source import SnapshotSource
+from sluice.etl.history.clear_values import ClearValues
 from sluice.etl.history.history_log import HistoryLog
 from sluice.etl.history.retain.archive_view import ArchiveView
 from sluice.etl.history.retain.catalogue_summary import SnapshotSummary
@@ -121,6 +122,14 @@ class RestoreSources:
     def since(self) -> int:
         """Return the TSO from which on windows are applied."""
         return self.snapshot.ts if self.snapshot else self.oldest
+
+    def check(self, clear: ClearValues) -> None:
+        """Raise ClearValuesError if the snapshot or a window holds values that are to be masked."""
+        clear.check_range(self.since)
+        if self.snapshot is not None and not clear.is_masked(
+            table.table for table in self.snapshot.tables
+        ):
+            clear.check_range(0)
 
     def source(self) -> SnapshotSource | None:
         """Open the snapshot's rows."""

@@ -33,6 +33,7 @@ from sluice.etl.changes.rules.name_pattern import PatternError, check, reads_oth
 from sluice.etl.changes.rules.replication_rules import (
     FOR_TIDB_ALONE,
     ReplicationRules,
+    masks_digest,
     rules_digest,
     skip_reason,
 )
@@ -87,6 +88,7 @@ __all__ = [
     "history_columns",
     "is_internal_table",
     "left_out_columns",
+    "masks_digest",
     "only_tables",
     "reads_otherwise",
     "renamed_columns",

@@ -14,6 +14,7 @@ from sluice.etl.changes.rules.routes import Routes
 from sluice.etl.changes.rules.source_columns import with_source_column
 from sluice.tidb.ddl_actions import IGNORED_ACTIONS, Action, action_name
 from sluice.tidb.ddl_job import DdlJob
+from sluice.tidb.folded import folded
 from sluice.tidb.schema import Table
 
 
@@ -66,6 +67,21 @@ def rules_digest(filters: Filter, routes: Routes) -> str:
             rule.pop()
     text = json.dumps([plain, routed], ensure_ascii=False)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def masks_digest(filters: Filter) -> str:
+    """Return sixteen hexadecimal digits of all masks, by which tables and keys. "" for none.
+
+    Raises MaskKeyError.
+    """
+    masks = sorted(
+        [list(rule.tables), folded(name), mask.landed_text()]
+        for rule in filters.columns
+        for name, mask in rule.masks
+    )
+    if not masks:
+        return ""
+    return hashlib.sha256(json.dumps(masks, ensure_ascii=False).encode()).hexdigest()[:16]
 
 
 def _plain(value: Any) -> Any:

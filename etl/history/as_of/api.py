@@ -32,7 +32,7 @@ from sluice.etl.history.as_of.query_planner import AsOfTable, PlannedQuery, plan
 from sluice.etl.history.as_of.read_planner import SnapshotStart
 from sluice.etl.history.as_of.read_tasks import TimeTravelPlan
 from sluice.etl.history.as_of.table_folders import TableFolders, WriteTableFiles
-from sluice.etl.history.clear_values import check_clear_values
+from sluice.etl.history.clear_values import ClearValues
 from sluice.etl.history.history_log import pinned
 from sluice.etl.settings import Settings
 from sluice.relay.archive import Archive, SnapshotFile
@@ -187,9 +187,8 @@ def tables_as_of(  # noqa: PLR0913 what is asked for, and by which means
     them. Raises ClearValuesError before anything else, AsOfError with the table and the reason,
     errors of `sluice.etl.history.archive.archive_through`, relay errors.
     """
-    if shows_values:
-        check_clear_values(settings, "tables of the past")
-    return _build_query(settings, (ts,), tables, ignored, run)
+    clear = ClearValues.of(settings, "tables of the past") if shows_values else None
+    return _build_query(settings, (ts,), tables, ignored, run, clear)
 
 
 def differences_between(
@@ -204,16 +203,17 @@ def differences_between(
 
     Raises as `tables_as_of`.
     """
-    check_clear_values(settings, "differences between tables of the past")
-    return _build_query(settings, (earlier, later), tables, (), run)
+    clear = ClearValues.of(settings, "differences between tables of the past")
+    return _build_query(settings, (earlier, later), tables, (), run, clear)
 
 
-def _build_query(
+def _build_query(  # noqa: PLR0913 as its callers
     settings: Settings,
     moments: tuple[int, ...],
     tables: Sequence[str],
     ignored: Collection[int],
     run: PlanExecutor | None,
+    clear: ClearValues | None,
 ) -> TimeTravelQuery:
     url = settings.archive_url
     archive = Archive.open(url)
@@ -221,19 +221,27 @@ def _build_query(
     if last is None or last.hi < moments[-1]:
         archive_through(settings, moments[-1])
     ids: dict[int, str] = {}
-    asked = plan_query(archive.log, _snapshots(archive, moments[0], ids), moments, tables, ignored)
+    snapshots = _snapshots(archive, moments[0], ids, clear)
+    asked = plan_query(archive.log, snapshots, moments, tables, ignored)
+    if clear is not None:
+        clear.check_range(asked.start_ts)
     used = tuple(ids[ts] for ts in asked.snapshots)
     return TimeTravelQuery(
         url, asked, used, run or SparkExecution(settings.spark.for_batch(), url), moments
     )
 
 
-def _snapshots(archive: Archive, moment: int, ids: dict[int, str]) -> Iterator[SnapshotStart]:
+def _snapshots(
+    archive: Archive, moment: int, ids: dict[int, str], clear: ClearValues | None
+) -> Iterator[SnapshotStart]:
     """Yield the snapshots at or before a moment, from the newest to the oldest.
 
-    `ids` learns their ids, by timestamp.
+    `ids` learns their ids, by timestamp. Those with clear values are passed over.
     """
     while (snapshot := archive.snapshots.latest(moment)) is not None:
+        if clear is not None and not clear.is_masked(table.table for table in snapshot.tables):
+            moment = snapshot.ts - 1
+            continue
         source = SnapshotSource.from_snapshot(archive.url, snapshot)
         tables = {table.id: table for table in source.definitions().tables if table.is_base_table}
         ids[snapshot.ts] = snapshot.id

@@ -12,6 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from sluice.etl.changes.masks import masked_columns
 from sluice.etl.copy.snapshot_files import write_files
 from sluice.etl.copy.source import RowSource, SourceChunk
 from sluice.etl.copy.sources import open_source
@@ -39,9 +40,13 @@ def chunk_order(number: int, chunk: SourceChunk, table: Table, folder: str) -> s
 
 
 def write_snapshot_chunk(source: RowSource, storage: Storage, order: Mapping[str, Any]) -> str:
-    """Carry an order out; return its files as JSON text. Raises CopyError, OSError."""
+    """Carry an order out; return its files as JSON text. Raises CopyError, OSError.
+
+    Columns with a mask are masked.
+    """
     table = Table.from_json(order["table"])
-    batches = source.read(SourceChunk.from_json(order["chunk"]), table)
+    clear = source.read(SourceChunk.from_json(order["chunk"]), table)
+    batches = (masked_columns(batch, table.columns) for batch in clear)
     files = write_files(storage, order["folder"], table, batches)
     return json.dumps({"number": order["number"], "files": [file.to_json() for file in files]})
 

@@ -13,6 +13,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 
+from sluice.etl.changes.rules.landed_masks import LandedMasks
 from sluice.etl.history.snapshots.chunk_writer import (
     MakeFiles,
     WrittenFiles,
@@ -33,9 +34,15 @@ class SourceRowsWriter:
     """The rows of a plan. Every method raises OSError."""
 
     def __init__(
-        self, plan: SnapshotPlan, storage: Storage, group_bytes: int = GROUP_BYTES
+        self,
+        plan: SnapshotPlan,
+        storage: Storage,
+        group_bytes: int = GROUP_BYTES,
+        masks: LandedMasks | None = None,
     ) -> None:
+        """Take a plan; `masks`: those of its tables' rows, which the plan describes as masked."""
         self._plan = plan
+        self._masks = masks
         self._group_bytes = group_bytes
         self._storage = storage
         self._folder = f"snapshots/{plan.snapshot}"
@@ -86,6 +93,8 @@ class SourceRowsWriter:
 
     def _orders(self, group: Sequence[int]) -> list[str]:
         tables = self._plan.definitions()
+        if self._masks is not None:
+            tables = {name: self._masks.shaped(table) for name, table in tables.items()}
         chunks = [(number, self._plan.chunks[number]) for number in group]
         return [
             chunk_order(

@@ -8,6 +8,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Self
 
+from sluice.etl.changes.rules.landed_masks import LandedMasks
 from sluice.etl.copy.copy_source_cluster import SourceCluster
 from sluice.etl.copy.definitions import SourceSchema
 from sluice.etl.copy.dumpling import DumplingFolder
@@ -15,6 +16,7 @@ from sluice.etl.copy.source import RowSource
 from sluice.etl.copy.tidb_sql import TidbAddress, TidbSql
 from sluice.etl.downstream import CheckpointTable, MySQLSession
 from sluice.etl.downstream.ownership import downstream_name
+from sluice.etl.history.clear_values import ClearValues
 from sluice.etl.history.errors import SnapshotError
 from sluice.etl.history.snapshots.plan import SnapshotPlan, plan_of_source, schemas_of, table_of
 from sluice.etl.history.snapshots.preflight import (
@@ -57,6 +59,8 @@ class PipelineContext:
         self.jobs = Jobs.for_pipeline(self.relay)
         self.archive = Archive.open(settings.archive_url)
         self.snapshots: SnapshotStore = self.archive.snapshots
+        self.masks = LandedMasks(settings.filters) if settings.lands_masked else None
+        """The masks of rows that are copied from TiDB or a dump."""
         self.cluster = stack.enter_context(SourceCluster.connect(settings.upstream))
 
     @classmethod
@@ -78,6 +82,10 @@ class PipelineContext:
             return self.roll_forward_plan()
         source = self._source(request)
         definitions = self.cluster.definitions(source.position)
+        if self.masks is not None:
+            definitions = definitions.of_users()
+            tables = tuple(map(self.masks.described, definitions.tables))
+            definitions = replace(definitions, tables=tables)
         older, unchanged = self.unchanged(definitions, full=request.full)
         name = snapshot_id(source.position, secrets.token_hex(6))
         plan = plan_of_source(name, source, definitions, self.cluster.pd.cluster_id, unchanged)
@@ -115,6 +123,11 @@ class PipelineContext:
                     " snapshot make --from`"
                 ),
             )
+        clear = ClearValues.of(self.settings, "a snapshot") if self.masks is not None else None
+        if clear is not None:
+            clear.check_range(older.ts)
+            if not clear.is_masked(table.table for table in older.tables):
+                clear.check_range(0)
         last = self.relay.last() or self.archive.log.last()
         ts = max(older.ts, last.hi if last is not None else 0)
         windows = list(landed_windows(self.archive, self.relay, older.ts, ts))

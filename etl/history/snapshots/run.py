@@ -185,8 +185,10 @@ class _SnapshotJob:
         with ExitStack() as stack:
             hold = self._gc_hold()
             stack.enter_context(hold or nullcontext())
-            rows = SourceRowsWriter(
-                plan, self._storage, *((ROLL_GROUP_BYTES,) if self._is_roll_forward else ())
+            rows = (
+                SourceRowsWriter(plan, self._storage, ROLL_GROUP_BYTES)
+                if self._is_roll_forward
+                else SourceRowsWriter(plan, self._storage, masks=self._context.masks)
             )
             done: WrittenFiles = rows.written()
             self._run.set_totals(plan.progress(done))

@@ -24,6 +24,7 @@ from sluice.relay.jobs import JobSpec, StateEntry, TableProgress, WorkerProgress
 from sluice.relay.jobs.open_jobs import OpenJobs
 from sluice.relay.json_codec import from_bytes
 from sluice.relay.known_pumps import PumpsDocument
+from sluice.relay.landed_masks import parse as parse_masks
 from sluice.relay.notices import Notice
 from sluice.relay.quality import QualityRun
 from sluice.relay.rule_changes import parse as parse_rules
@@ -123,6 +124,7 @@ RELAY_LOG = Place(
             is_spare=True,
         ),
         _kind("rules applied last", rf"rules/{_N}\.json", parse_rules),
+        _kind("masks of what is landed", rf"masks/{_N}\.json", parse_masks),
         _kind("orders", rf"control/{_N}\.json", Control.from_bytes),
         *_OVERRIDES,
         _kind("aligned chunks", rf"aligned-chunks/{_TS}\.json", AlignedChunk.from_bytes),
