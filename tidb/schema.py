@@ -283,6 +283,11 @@ class Table:
         return mark.name if mark is not None else self.history[1] if self.history else ""
 
     @property
+    def landed_masks(self) -> dict[int, str]:
+        """Return how landing has masked columns, by id, of those that it has masked."""
+        return cast(Columns, self.columns).landed_masks
+
+    @property
     def form(self) -> tuple[Any, ...] | None:
         """Return a key that is equal for living tables with equal rows; None where that is costly.
 

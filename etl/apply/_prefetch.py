@@ -246,7 +246,7 @@ def _masked_alike(before: WindowRecord, window: WindowPayload) -> WindowRecord:
     tables = RecordedSchema.from_window(before).tables
     for table_id, table in window.schema.tables.items():
         known = tables.get(table_id)
-        if known and table and known.columns.landed_masks != table.columns.landed_masks:
+        if known and table and known.landed_masks != table.landed_masks:
             raise ChangeError(
                 f"DDL that drops partitions of {table.full_name} began while its values were masked"
                 f" otherwise in the relay log, in the window behind {before.lo}",

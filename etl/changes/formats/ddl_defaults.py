@@ -46,7 +46,7 @@ def _hidden(words: list[str]) -> Iterator[str]:
         elif is_blank(word) or word in "+-." or word[0] == "_" or word.lower() in ("x", "b", "n"):
             yield word
         else:
-            is_behind = depth > 0 and word not in ",)"
+            is_behind = depth > 0
             yield word
 
 

@@ -208,7 +208,7 @@ def has_unmasked(table: Table) -> bool:
 
 def unmasked_yet(table: Table) -> Table:
     """Return a table without the masks that landing has put on its columns' values already."""
-    if not table.columns.landed_masks:
+    if not table.landed_masks:
         return table
     columns = tuple(replace(c, mask="") if c.landed_mask else c for c in table.columns)
     return replace(table, columns=columns)

@@ -81,7 +81,7 @@ class SchemaCursor:
         return any(
             table is not None
             and (known := self._tables.get(table_id)) is not None
-            and known.columns.landed_masks != table.columns.landed_masks
+            and known.landed_masks != table.landed_masks
             for table_id, table in schema.tables.items()
         )
 

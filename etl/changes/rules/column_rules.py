@@ -299,7 +299,7 @@ def check_landed_masks(
 
     `masks`: see `masks_by_column`. Raises ColumnRuleError.
     """
-    if not table.columns.landed_masks:
+    if not table.landed_masks:
         return
     for column in table.columns:
         given = (masks or {}).get(column.name)

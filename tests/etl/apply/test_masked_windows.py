@@ -11,8 +11,14 @@ import pytest
 
 from sluice.errors import SluiceError
 from sluice.etl.changes.rules import Filter
+from sluice.etl.history.clear_values import ClearValuesError
+from sluice.etl.history.find.query import SearchQuery
+from sluice.etl.history.find.run import search
+from sluice.etl.history.history_log import HistoryLog
+from sluice.etl.landing._masking import OtherMasksError, note_masks
 from sluice.etl.settings import Settings
 from sluice.relay import RelayLog, read_parts
+from sluice.relay.landed_masks import LandedMasksLog
 from sluice.tidb.ddl_actions import Action
 from tests.etl.apply.ruled_columns import apply, settings_of
 from tests.etl.mariadb_fixture import MariaDBServer
@@ -155,3 +161,52 @@ def test_another_key_than_landing_had_stops(
     other = settings_of(story, {"mask": {"name": "hash"}}, filter={"mask": section})
     with pytest.raises(SluiceError, match=r"masked as hash with the key [0-9a-f]{16}"):
         apply(story, replace(landed, filters=other.filters))
+
+
+def test_the_past_is_shown_behind_the_moment_from_which_on_it_is_masked(
+    mariadb: MariaDBServer, tmp_path: Path
+) -> None:
+    story = Story(mariadb, tmp_path)
+    story.create(PEOPLE, "CREATE TABLE t (...)")
+    story.insert(PEOPLE, person(1, "Ada Lovelace"))
+    settings = masking(story, {"name": "hash"})
+    land_again(settings_of(story), tmp_path)
+    since = story.now
+    story.insert(PEOPLE, person(2, "Charles Babbage"))
+    landed = land_again(settings, tmp_path, since)
+    note_masks(landed, landed.open_relay(), since)
+
+    past = HistoryLog.open(landed)
+    with pytest.raises(ClearValuesError, match="holds clear values of columns that") as caught:
+        past.ranges(0, story.now)
+    assert str(since) in caught.value.hint
+
+    def found(name: str) -> int:
+        wanted = SearchQuery(since, story.now, ("d.t",), where=f"name = '{name}'")
+        return len(search(landed, wanted).transactions)
+
+    assert (found("Charles Babbage"), found(hashed("Charles Babbage"))) == (0, 1)
+    with pytest.raises(ClearValuesError, match="would show clear values"):
+        HistoryLog.open(replace(landed, filters=masking(story, {"name": "digits"}).filters))
+    with pytest.raises(ClearValuesError, match="would show clear values"):
+        HistoryLog.open(replace(landed, relay_log_values="clear"))
+
+
+def test_settings_that_mask_otherwise_land_nothing_into_a_masked_relay_log(
+    mariadb: MariaDBServer, tmp_path: Path
+) -> None:
+    story = Story(mariadb, tmp_path)
+    settings = masking(story, {"name": "hash"})
+    relay = settings.open_relay()
+    note_masks(settings, relay, 7)
+    note_masks(settings, relay, 9)
+    other = RelayLog.of_pipeline(relay.url, "other", "")
+    for filters in (Filter(), masking(story, {"name": "digits"}).filters):
+        with pytest.raises(OtherMasksError, match="of pipeline 'other' mask"):
+            note_masks(replace(settings, filters=filters), other, 11)
+    known = LandedMasksLog(relay.storage)
+    assert known.load().since_ts == 7
+    note_masks(replace(settings, filters=masking(story, {"name": "digits"}).filters), relay, 11)
+    assert known.load().since_ts == 11
+    note_masks(replace(settings, filters=Filter(), relay_log_values="clear"), other, 13)
+    assert known.load().digest == ""

@@ -26,15 +26,18 @@ from sluice.etl.history.snapshots.run import (
     run_snapshot,
 )
 from sluice.etl.settings import Settings
+from sluice.etl.settings.rules import parse_filter
 from sluice.relay import RelayLog
 from sluice.relay.archive import Archive
 from sluice.relay.jobs import CANCEL, CANCELLED, DONE, PAUSE, PAUSED, Jobs, Runner
+from sluice.tidb.schema import Table
 from tests.etl.copy.copying import CLUSTER, RECORDING, settings_of
 from tests.etl.copy.test_bootstrap_command import upstream
 from tests.etl.history.snapshots import killed_snapshot
 from tests.etl.history.snapshots.making import here, made, rows_of
 from tests.etl.history.snapshots.recorded_rows import definitions, recorded_rows, recorded_snapshot
 from tests.etl.mariadb_fixture import MariaDBServer
+from tests.etl.masking import KEY, VARIABLE, hashed
 from tests.etl.snapshots import differences
 from tests.etl.stopped_work import Workshop
 
@@ -252,3 +255,27 @@ def test_what_a_cancelled_jobs_process_left_goes_with_the_next_snapshot(settings
     _, snapshot = made(settings, SnapshotRequest(SQL))
     assert files_of(settings, name) == {f"snapshots/{name}/snapshot.json"}
     assert Archive.open(settings.archive_url).snapshots.all() == [snapshot]
+
+
+@pytest.mark.slow
+def test_a_snapshot_of_a_pipeline_whose_relay_log_is_masked_holds_masked_values(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VARIABLE, KEY)
+    rules = {
+        "columns": [{"tables": ["bank.ledger"], "mask": {"memo": "hash"}}],
+        "mask": {"key-env": VARIABLE},
+    }
+    masking = replace(settings, filters=parse_filter(rules)[0])
+    _, snapshot = made(masking, SnapshotRequest(SQL))
+    (found,) = (one for one in snapshot.tables if one.full_name == "bank.ledger")
+    table = next(
+        one for one in definitions(RECORDING, snapshot.ts).tables if one.full_name == "bank.ledger"
+    )
+    at = [column.name for column in table.stored_columns].index("memo")
+    clear = recorded_rows(RECORDING, "dump_sql", table)
+    masked = {hashed(row[at].decode()) for row in clear if row[at]}
+    there = {row[at].decode() for row in rows_of(masking, snapshot, "bank.ledger") if row[at]}
+    assert there == masked and len(there) > 10
+    (memo,) = (one for one in Table.from_json(found.table).columns if one.name == "memo")
+    assert memo.landed_mask and not memo.mask
