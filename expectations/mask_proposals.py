@@ -230,9 +230,8 @@ def rules_text(settings: Settings, proposals: Sequence[MaskProposal]) -> str:
             lines.append(f"mask = {{ {', '.join(pairs)} }}")
         kinds |= {column.mask.kind for column in masked if column.mask is not None}
         parts.append("\n".join(lines))
-    if kinds and settings.filters.masking_rule is None:
-        key = ['key-env = "SLUICE_MASK_KEY"  # openssl rand -hex 32'] if kinds & KEYED_KINDS else []
-        parts.append("\n".join(["[filter.mask]", *key, 'relay-log = "clear"']))
+    if kinds & KEYED_KINDS and settings.filters.masking_rule is None:
+        parts.append('[filter.mask]\nkey-env = "SLUICE_MASK_KEY"  # openssl rand -hex 32')
     return "\n\n".join(parts)
 
 
