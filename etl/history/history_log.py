@@ -57,8 +57,6 @@ class HistoryLog:
     indexes: SegmentIndexCache | None = field(default=None, compare=False, repr=False)
     gap: tuple[int, int] | None = None
     """The range that neither of the two logs has."""
-    clear: ClearValues | None = field(default=None, compare=False, repr=False)
-    """Where values are clear that mustn't be shown; None if none are shown."""
 
     @classmethod
     def open(
@@ -70,7 +68,8 @@ class HistoryLog:
     ) -> HistoryLog:
         """Open the logs; `indexes`: a cache of the archive's, for repeated searches.
 
-        `shows_values`: False for callers that show no values of rows. Raises FindError if there is
+        `shows_values`: False for callers that show no values of rows. For others the log of a
+        pipeline with masks begins where its windows are masked. Raises FindError if there is
         nothing, or something is missing in between; ClearValuesError; relay errors.
         """
         clear = ClearValues.of(settings, "the history of changes") if shows_values else None
@@ -86,7 +85,9 @@ class HistoryLog:
                 f" {tso.text(middle)} through {tso.text(gap)} is in neither of them",
                 hint=f"look at one side of it: --until {middle}, or --since {gap}",
             )
-        return replace(found, clear=clear)
+        if clear is not None and clear.since_ts > found.first:
+            return replace(found, first=clear.since_ts)
+        return found
 
     @classmethod
     def load(
@@ -125,11 +126,9 @@ class HistoryLog:
     def ranges(self, since: int, until: int) -> list[LogRange]:
         """Return the ranges that hold (since, until], ascending: first the archive's.
 
-        Raises ClearValuesError, relay errors.
+        Raises relay errors.
         """
         since, until = max(since, self.first), min(until, self.last)
-        if self.clear is not None:
-            self.clear.check_range(since)
         begin, end = self.archived
         relay = self.settings.open_relay()
         archive = ArchiveLog.open(self.settings.archive_url, indexes=self.indexes)
