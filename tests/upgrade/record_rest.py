@@ -52,6 +52,7 @@ from sluice.relay.known_pumps import AnsweredRange, KnownPump, LateCommit
 from sluice.relay.measures.states import StateHistory, StateSample
 from sluice.relay.notices import Notice, Notices
 from sluice.relay.quality import FailedExpectation, QualityRun, QualityRuns
+from sluice.relay.landed_masks import LandedMasksLog
 from sluice.relay.rule_changes import AppliedRules, OutdatedTable, RuleChanges
 from sluice.relay.schema_snapshots import SchemaSnapshots
 from sluice.relay.service_lease import ServiceLease
@@ -140,6 +141,7 @@ def _judgements(relay: RelayLog) -> None:
     outdated = OutdatedTable(5, "rnd.plain", "[[filter.rows]] selected other rows", 5, 1)
     rules = RecordedRules.of(Filter(), Routes()).to_text()
     RuleChanges(relay.place).change(lambda _: AppliedRules("9f4e", rules, (outdated,)))
+    LandedMasksLog(relay.storage).note("9f4e", 400_000_000_000 << 18, "")
     suspect = PendingMismatch("rnd.plain", "`id` = 1", 5, confirmed=True, keys=["01"], looked_ms=1)
     ContinuousStateFile(relay.place).keep(ContinuousState(5, suspects=[suspect]))
     failed = FailedExpectation("not null", "a", "critical", "1 row")

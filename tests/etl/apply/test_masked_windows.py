@@ -202,7 +202,7 @@ def test_settings_that_mask_otherwise_land_nothing_into_a_masked_relay_log(
     relay = settings.open_relay()
     note_masks(settings, relay, 7)
     note_masks(settings, relay, 9)
-    other = RelayLog.of_pipeline(relay.url, "other", "")
+    other = RelayLog.of_pipeline(relay.url, "other", "elsewhere")
     for filters in (Filter(), masking(story, {"name": "digits"}).filters):
         with pytest.raises(OtherMasksError, match="of pipeline 'other' mask"):
             note_masks(replace(settings, filters=filters), other, 11)

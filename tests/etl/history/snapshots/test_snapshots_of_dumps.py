@@ -276,6 +276,6 @@ def test_a_snapshot_of_a_pipeline_whose_relay_log_is_masked_holds_masked_values(
     clear = recorded_rows(RECORDING, "dump_sql", table)
     masked = {hashed(row[at].decode()) for row in clear if row[at]}
     there = {row[at].decode() for row in rows_of(masking, snapshot, "bank.ledger") if row[at]}
-    assert there == masked and len(there) > 10
+    assert there == masked and len(there) > 2
     (memo,) = (one for one in Table.from_json(found.table).columns if one.name == "memo")
     assert memo.landed_mask and not memo.mask
