@@ -49,10 +49,10 @@ from sluice.relay.audit import AuditLog
 from sluice.relay.consumers import Consumers
 from sluice.relay.jobs import DONE, JobCounts, Jobs, Runner, TableProgress, WriteScope
 from sluice.relay.known_pumps import AnsweredRange, KnownPump, LateCommit
+from sluice.relay.landed_masks import LandedMasksLog
 from sluice.relay.measures.states import StateHistory, StateSample
 from sluice.relay.notices import Notice, Notices
 from sluice.relay.quality import FailedExpectation, QualityRun, QualityRuns
-from sluice.relay.landed_masks import LandedMasksLog
 from sluice.relay.rule_changes import AppliedRules, OutdatedTable, RuleChanges
 from sluice.relay.schema_snapshots import SchemaSnapshots
 from sluice.relay.service_lease import ServiceLease
