@@ -322,6 +322,7 @@ RELAY = {
     "row_groups": {"errors", "storage"},
     "schema_snapshots": {"checksummed", "format_version", "storage"},
     "rule_changes": {"json_codec", "storage", "versioned_document"},
+    "landed_masks": {"json_codec", "storage", "versioned_document"},
     "service_lease": {"errors", "json_codec", "storage", "versioned_document"},
     "storage": {"errors", "url"},
     "url": {"errors"},
