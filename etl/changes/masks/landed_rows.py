@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
+from sluice.errors import Signal
 from sluice.etl.changes.masks.encoded_rows import with_masked_rows
 from sluice.etl.changes.masks.mask import Mask
 from sluice.etl.changes.masks.mask_key import MaskKeyError, key_fingerprint
@@ -28,7 +29,7 @@ States = tuple[tuple[int, Table], ...]
 """A table's definitions, each with the commit_ts behind which it counts, ascending."""
 
 
-class UnknownTableRows(Exception):
+class UnknownTableRows(Signal):
     """There are rows of tables that the order doesn't know, and it wants to be told of them."""
 
 
