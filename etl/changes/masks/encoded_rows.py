@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -37,6 +38,7 @@ from sluice.tidb.codec.datum import (
     skip_datum,
 )
 from sluice.tidb.codec.errors import CodecError
+from sluice.tidb.codec.row import HANDLE_ID
 from sluice.tidb.codec.times import format_time, pack_time
 from sluice.tidb.codec.varint import encode_varint
 from sluice.tidb.codec.vectorized import PADDING, Buffer, Ints
@@ -56,16 +58,21 @@ _MICROSECOND_DIGITS = 6
 DatumMask = Callable[[bytes], bytes]
 
 
-def with_masked_rows(changes: pa.Table, tables: Iterable[tuple[Table, Ints]]) -> pa.Table:
+def with_masked_rows(
+    changes: pa.Table, tables: Iterable[tuple[Table, Ints]], *, known_alone: bool = False
+) -> pa.Table:
     """Return changes (PART_SCHEMA, one chunk) with the rows of masked tables masked.
 
     What landing has masked already stays as it is.
-    `tables`: each table with the places of its changes. Raises RowDecodeError, MaskKeyError.
+    `tables`: each table with the places of its changes. `known_alone`: take out of rows the columns
+    that aren't public in their table, unless they are masked. TiDB writes a column before its DDL
+    is over, and MODIFY COLUMN writes all values under another number. Raises RowDecodeError,
+    MaskKeyError.
     """
     masked = [
         (unmasked_yet(table), places)
         for table, places in tables
-        if len(places) and has_unmasked(table)
+        if len(places) and (known_alone or has_unmasked(table))
     ]
     if not masked:
         return changes
@@ -76,7 +83,7 @@ def with_masked_rows(changes: pa.Table, tables: Iterable[tuple[Table, Ints]]) ->
     for table, places in masked:
         for first in range(0, len(places), _BATCH_ROWS):
             some = places[first : first + _BATCH_ROWS]
-            for at, found in _masked_by_kind(table, kinds, rows, some):
+            for at, found in _masked_by_kind(table, kinds, rows, some, known_alone=known_alone):
                 pieces.append(found)
                 index[at] = count + np.arange(len(at))
                 count += len(at)
@@ -93,23 +100,38 @@ def masked_changes(table: Table, changes: pa.Table) -> pa.Table:
 
 
 def _masked_by_kind(
-    table: Table, kinds: npt.NDArray[np.int8], rows: pa.LargeBinaryArray, places: Ints
+    table: Table,
+    kinds: npt.NDArray[np.int8],
+    rows: pa.LargeBinaryArray,
+    places: Ints,
+    *,
+    known_alone: bool,
 ) -> Iterator[tuple[Ints, pa.LargeBinaryArray]]:
     """Yield places of rows with the rows, masked: all at once by the kernel, else by kind."""
-    found = _masked_by_kernel(table, kinds[places], rows, places)
-    if found is not None:
-        yield places, found
-        return
+    known = _known_ids(table) if known_alone else None
+    # the kernel takes no row with a column that its table doesn't have
+    if known is None or all(column.id in known for column in table.columns):
+        found = _masked_by_kernel(table, kinds[places], rows, places)
+        if found is not None:
+            yield places, found
+            return
     for kind in _NAMES:
         own = places[kinds[places] == kind]
         if len(own):
-            yield own, _masked_rows(table, kind, rows.take(pa.array(own)))
+            yield own, _masked_rows(table, kind, rows.take(pa.array(own)), known)
+
+
+def _known_ids(table: Table) -> frozenset[int]:
+    """Return the ids of the columns that are public, or masked."""
+    return frozenset({c.id for c in table.columns if c.public or c.mask}) | {HANDLE_ID}
 
 
 def _kernel_masks(table: Table) -> tuple[RowLayout, tuple[Spec, ...]] | None:
     """Return a layout with slots for masked columns, and their masks, for the kernel."""
     masked = [(c, by_column(table, c)) for c in table.columns if c.mask]
     looked_at = frozenset(c.id for pair in masked for c in pair if c is not None)
+    if not masked:  # the rows are walked through for columns that the table doesn't have
+        looked_at = frozenset(c.id for c in table.stored_columns[:1])
     layout = RowLayout.for_table(table, looked_at)
     if layout is None:
         return None
@@ -134,6 +156,8 @@ def _masked_by_kernel(
     if known is None or cells is None:
         return None
     layout, masks = known
+    if not masks:
+        return rows.take(pa.array(places))
     found = kernel.rows(
         cells.data,
         cells.begins,
@@ -151,21 +175,26 @@ def _masked_by_kernel(
     return pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(kinds), [None, offsets, data])
 
 
-def _masked_rows(table: Table, kind: int, rows: pa.LargeBinaryArray) -> pa.LargeBinaryArray:
-    """Return encoded rows of one kind, masked: in lock step, or one by one where they differ."""
+def _masked_rows(
+    table: Table, kind: int, rows: pa.LargeBinaryArray, known: frozenset[int] | None
+) -> pa.LargeBinaryArray:
+    """Return encoded rows of one kind, masked: in lock step, or one by one where they differ.
+
+    `known`: ids of the columns that stay; None for all.
+    """
     if any(by_column(table, column) for column in table.columns):
-        return pa.array(list(_masked_by_others(table, kind, rows)), rows.type)
+        return pa.array(list(_masked_by_others(table, kind, rows, known)), rows.type)
     masks = {column.id: _datum_mask(column) for column in table.columns if column.mask}
-    try:
-        done, found = _masked_in_lock_step(table, kind, rows, masks)
-    except (CodecError, UnsupportedShape):
-        done, found = np.zeros(len(rows), np.bool_), rows
+    done, found = np.zeros(len(rows), np.bool_), rows
+    if known is None or all(column.id in known for column in table.columns):
+        with contextlib.suppress(CodecError, UnsupportedShape):
+            done, found = _masked_in_lock_step(table, kind, rows, masks)
     others = np.flatnonzero(~done)
     if not len(others):
         return found
     index = np.arange(len(rows))
     index[others] = len(rows) + np.arange(len(others))
-    single = [_masked_row(table, kind, rows, number, [masks]) for number in others.tolist()]
+    single = [_masked_row(table, kind, rows, number, [masks], known) for number in others.tolist()]
     return pa.concat_arrays([found, pa.array(single, rows.type)]).take(pa.array(index))
 
 
@@ -270,7 +299,9 @@ def _number(column: Column, change: Callable[[int], int]) -> DatumMask:
     return masked
 
 
-def _masked_by_others(table: Table, kind: int, rows: pa.LargeBinaryArray) -> Iterator[bytes]:
+def _masked_by_others(
+    table: Table, kind: int, rows: pa.LargeBinaryArray, stays: frozenset[int] | None
+) -> Iterator[bytes]:
     """Yield rows of one kind, masked, where a column says by how many days dates are shifted.
 
     Raises RowDecodeError.
@@ -303,7 +334,7 @@ def _masked_by_others(table: Table, kind: int, rows: pa.LargeBinaryArray) -> Ite
                 person = person_bytes(persons[others[column_id].name][image][number])
                 found[column_id] = _shift(column, shift_of(mask.key, int(mask.argument), person))
             changes.append(found)
-        yield _masked_row(table, kind, rows, number, changes)
+        yield _masked_row(table, kind, rows, number, changes, stays)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -312,16 +343,17 @@ def _text_head(length: int) -> bytes:
     return bytes((COMPACT,)) + encode_varint(length)
 
 
-def _masked_row(
+def _masked_row(  # noqa: PLR0913 a row, and two ways to change it
     table: Table,
     kind: int,
     rows: pa.LargeBinaryArray,
     number: int,
     of_images: Sequence[Mapping[int, DatumMask]],
+    known: frozenset[int] | None,
 ) -> bytes:
     """Return one row, masked, of any form. Raises RowDecodeError.
 
-    `of_images`: the masks of each image, or of all.
+    `of_images`: the masks of each image, or of all. `known`: as `_masked_rows`.
     """
     row, seen = rows[number].as_py(), set()
     masks, *others = of_images
@@ -329,7 +361,7 @@ def _masked_row(
         at = 0
         for _ in range(RowWalk(table, _NAMES[kind]).handles):
             at = skip_datum(row, at)
-        found = bytearray(row[:at])
+        found, head = bytearray(row[:at]), at
         if row[at:] == _NULL:  # a row without columns
             return bytes(row)
         while at < len(row):
@@ -346,9 +378,12 @@ def _masked_row(
                 # `error` may quote digits, and a traceback shows what it was raised from
                 what = f"the value of masked column {column_id.value!r} can't be decoded"
                 raise CodecError(what, error.position) from None
+            if known is not None and column_id.value not in known:
+                at = end
+                continue
             datum = row[value_at:end]
             found += row[at:value_at] + (datum if change is None else change(datum))
             at = end
-        return bytes(found)
+        return bytes(found) if len(found) > head else bytes(found) + _NULL
     except CodecError as error:
         raise RowDecodeError(table, number, error.position, error.what) from error

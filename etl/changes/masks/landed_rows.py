@@ -37,7 +37,8 @@ class UnknownTableRows(Signal):
 class MaskOrder:
     """What a worker masks of a window: `tables` by id, as rules mask them.
 
-    `others`: ids of tables of which nothing is masked. `is_complete`: the order knows every table
+    Of these rows nothing else is written than the columns that are public or masked.
+    `others`: ids of tables that no rule masks. `is_complete`: the order knows every table
     that the window describes, so rows of others belong to no table any more; else their rows raise
     UnknownTableRows.
     """
@@ -142,4 +143,6 @@ def _masked(batch: pa.RecordBatch, order: MaskOrder) -> pa.Table:
             raise UnknownTableRows
         batch = _without_rows(batch, unknown)
     table = pa.Table.from_batches([batch])
-    return with_masked_rows(table.combine_chunks(), found) if found else table
+    if not found:
+        return table
+    return with_masked_rows(table.combine_chunks(), found, known_alone=True)

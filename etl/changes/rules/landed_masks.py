@@ -56,7 +56,7 @@ class LandedMasks:
     def order_of(self, tables: Mapping[int, Table]) -> MaskOrder:
         """Return what is masked of rows of `tables`, by id, if no DDL is between them."""
         shaped = {i: self.shaped(table) for i, table in tables.items()}
-        masked = {i: ((-1, made),) for i, made in shaped.items() if made is not tables[i]}
+        masked = {i: ((-1, made),) for i, made in shaped.items() if self._is_ruled(tables[i])}
         return MaskOrder(masked, frozenset(tables.keys() - masked.keys()), is_complete=False)
 
     def order_within(self, schema: RecordedSchema, ids: Collection[int]) -> MaskOrder:
@@ -65,9 +65,8 @@ class LandedMasks:
         others = set()
         for table_id in ids:
             states = tuple(_states(schema, table_id))
-            shaped = tuple((after, self.shaped(table)) for after, table in states)
-            if any(one is not other for (_, one), (_, other) in zip(states, shaped, strict=True)):
-                masked[table_id] = shaped
+            if any(self._is_ruled(table) for _, table in states):
+                masked[table_id] = tuple((after, self.shaped(table)) for after, table in states)
             elif states:
                 others.add(table_id)
         return MaskOrder(masked, frozenset(others))
@@ -96,6 +95,11 @@ class LandedMasks:
                 checks = RuleChecks(ddl, before, after, self._filters, Routes())
                 for table_id in after:
                     checks.check_column_rules(table_id)
+
+    def _is_ruled(self, table: Table) -> bool:
+        """Return whether a rule masks columns of a table, though perhaps none that it has yet."""
+        rules = self._filters.column_rules(table.schema_name, table.name)
+        return bool(rules) and table.is_base_table
 
     def _tables(self, tables: _Tables) -> dict[int, Table | None]:
         return {i: table and self.described(table) for i, table in tables.items()}
