@@ -122,11 +122,12 @@ def _time_zone(location: Mapping[str, Any]) -> str:
 
 
 def job_text(job: DdlHistoryJob) -> str:
-    """Return the job's number, type, schema version and statement, for messages."""
-    return (
-        f"DDL job {job.id} (type {job.type}, schema version {job.schema_version},"
-        f" {job.query[:80]!r})"
-    )
+    """Return the job's number, type, schema version and table, for messages.
+
+    Its statement may have defaults that no log may show.
+    """
+    name = f"{job.schema_name}.{job.table_name}"
+    return f"DDL job {job.id} (type {job.type}, schema version {job.schema_version}, {name!r})"
 
 
 def require_info(

@@ -76,8 +76,7 @@ class FinishedJobs:
         return _await(
             lambda: self.find(record.job_id, record.schema_state),
             wait,
-            f"DDL job {record.job_id} (commit_ts {record.commit_ts}, {record.query[:100]}) in"
-            " TiDB's history",
+            f"DDL job {record.job_id} (commit_ts {record.commit_ts}) in TiDB's history",
         )
 
 

@@ -224,8 +224,8 @@ def _check_masks(name: str, settings: Settings) -> None:
     rule = settings.filters.masking_rule
     if rule is not None and settings.archive.iceberg:
         raise SettingsError(
-            f"{name}: {rule.text} masks columns, and [archive] iceberg shows tables of the archive"
-            " with their clear values"
+            f"{name}: {rule.text} masks columns, and [archive] iceberg shows all that the archive"
+            " has, which may be older than the masks and have clear values. Leave out iceberg"
         )
 
 

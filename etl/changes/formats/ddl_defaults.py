@@ -10,19 +10,31 @@ HIDDEN = "'***'"
 _MIN_LOOKED_FOR_CHARS = 3
 """Shorter texts are in a statement anyway."""
 _HEAD_WORDS = 3
+_CUT = "/* values of masked columns are left out */"
 
 
 def without_defaults(query: str, defaults: Iterable[str]) -> str:
     """Return a statement with `'***'` in place of literals behind DEFAULT.
 
-    A statement in which a text of `defaults` is still found, as in a comment, is cut to its first
-    words. The result says what the statement does, and is executed nowhere.
+    So are strings and comments in which a text of `defaults` is found. A statement that has one
+    besides is cut to its first words, see `is_cut`. The result says what the statement does, and is
+    executed nowhere.
     """
-    found = "".join(_hidden(tokens(query)))
-    if any(len(text) >= _MIN_LOOKED_FOR_CHARS and text in found for text in defaults):
+    looked_for = [text for text in defaults if len(text) >= _MIN_LOOKED_FOR_CHARS]
+    shown = list(_hidden(tokens(query)))
+    for n, word in enumerate(shown):
+        if any(text in word for text in looked_for):
+            shown[n] = {"'": HIDDEN, '"': HIDDEN, "/": "/* *** */", "-": ""}.get(word[0], word)
+    found = "".join(shown)
+    if any(text in found for text in looked_for):
         words = [word for word in tokens(query) if not is_blank(word)][:_HEAD_WORDS]
-        return " ".join([*words, "/* values of masked columns are left out */"])
+        return " ".join([*words, _CUT])
     return found
+
+
+def is_cut(query: str) -> bool:
+    """Return whether `without_defaults` has cut a statement: what it does isn't in its text."""
+    return query.endswith(_CUT)
 
 
 def _hidden(words: list[str]) -> Iterator[str]:

@@ -12,7 +12,14 @@ from sluice.etl.changes.planning._destinations import Destination, destinations
 from sluice.etl.changes.planning._partition_moves import PartitionMove, move_of, relocate
 from sluice.etl.changes.planning._payloads import PrepareOptions
 from sluice.etl.changes.recorded_schema import RecordedSchema
-from sluice.etl.changes.rules import Filter, ScopeResult, is_internal_table, scope_ddl, skip_reason
+from sluice.etl.changes.rules import (
+    Filter,
+    ScopeResult,
+    is_internal_table,
+    scope_ddl,
+    shown_statement,
+    skip_reason,
+)
 from sluice.etl.changes.steps import ChangeError, DropUniqueness, Step
 from sluice.tidb.ddl_actions import Action
 from sluice.tidb.ddl_job import DdlJob
@@ -137,6 +144,11 @@ class SchemaCursor:
         scoped = scope_ddl(ddl, self._known_table(ddl), self._filters, self._routes)
         runs = scoped.ddl is not None and skip_reason(ddl, _PASS_ALL) is None
         return scoped if runs or scoped.touches else None
+
+    def shown_statement(self, ddl: DdlJob) -> str:
+        """Return a DDL's statement for messages: without defaults if rules mask columns."""
+        tables = (*ddl.before.values(), *ddl.effect.tables.values())
+        return shown_statement(ddl, self._filters, tables)
 
     def apply_ddl(self, ddl: DdlJob) -> PartitionMove | None:
         """Go on behind a DDL; what it moves, if it moves rows."""

@@ -175,7 +175,8 @@ class _WindowPreparation:
         move = self._schemas.apply_ddl(ddl)
         if is_named(self._ignored, ddl.commit_ts, ddl.start_ts):
             self._builder.warn(
-                f"ignored as asked: the DDL at commit_ts {ddl.commit_ts}: {ddl.query[:500]}"
+                f"ignored as asked: the DDL at commit_ts {ddl.commit_ts}:"
+                f" {self._schemas.shown_statement(ddl)[:500]}"
             )
         elif scoped.ddl is not None:
             shared = (

@@ -49,7 +49,7 @@ from sluice.etl.changes.rules.source_columns import (
 from sluice.etl.lazy_exports import lazy_getattr
 
 if TYPE_CHECKING:
-    from sluice.etl.changes.rules._ddl_rule_checks import ScopeError
+    from sluice.etl.changes.rules._ddl_rule_checks import ScopeError, shown_statement
     from sluice.etl.changes.rules._ddl_scope import ScopeResult, scope_ddl
     from sluice.etl.changes.rules.row_selection import RowSelection
 
@@ -95,6 +95,7 @@ __all__ = [
     "rule_differences",
     "rules_digest",
     "scope_ddl",
+    "shown_statement",
     "skip_reason",
     "source_condition",
     "with_history_columns",
@@ -109,6 +110,7 @@ __getattr__ = lazy_getattr(
         "ScopeError": "sluice.etl.changes.rules._ddl_rule_checks",
         "ScopeResult": "sluice.etl.changes.rules._ddl_scope",
         "scope_ddl": "sluice.etl.changes.rules._ddl_scope",
+        "shown_statement": "sluice.etl.changes.rules._ddl_rule_checks",
         "RowSelection": "sluice.etl.changes.rules.row_selection",
     },
 )

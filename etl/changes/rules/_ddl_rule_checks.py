@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from sluice.etl.changes.formats.ddl_columns import pair_columns
+from sluice.etl.changes.formats.ddl_defaults import without_defaults
 from sluice.etl.changes.masks import by_column, unlike
 from sluice.etl.changes.rules.column_rules import (
     ColumnRule,
@@ -22,7 +23,7 @@ from sluice.tidb.ddl_job import DdlJob
 from sluice.tidb.folded import folded
 from sluice.tidb.schema import Column, Table
 
-__all__ = ["RuleChecks", "ScopeError", "scope_error"]
+__all__ = ["RuleChecks", "ScopeError", "scope_error", "shown_statement"]
 
 
 class ScopeError(ChangeError):
@@ -32,11 +33,28 @@ class ScopeError(ChangeError):
     """
 
 
-def scope_error(ddl: DdlJob, what: str, way: str) -> ScopeError:
-    """Return the error of a job: what it does, and the way out beside leaving it out."""
+def shown_statement(ddl: DdlJob, filters: Filter, tables: Iterable[Table | None]) -> str:
+    """Return a job's statement for messages: without defaults if rules mask columns.
+
+    `tables`: those of the job, before and behind it.
+    """
+    if filters.masking_rule is None:
+        return ddl.query
+    texts = (text for t in tables if t for c in t.columns for text in (c.default, c.origin_default))
+    return without_defaults(
+        ddl.query,
+        [t.decode("utf-8", "replace") if isinstance(t, bytes) else t for t in texts if t],
+    )
+
+
+def scope_error(ddl: DdlJob, what: str, way: str, statement: str) -> ScopeError:
+    """Return the error of a job: what it does, and the way out beside leaving it out.
+
+    `statement`: its text as `shown_statement` has it.
+    """
     ts = ddl.commit_ts
     return ScopeError(
-        f"{ddl.title}: {what}. Statement: {ddl.query[:1000]}.",
+        f"{ddl.title}: {what}. Statement: {statement[:1000]}.",
         hint=(
             f"{way} leave the statement out: `sluice ddl skip {ts}`, or {ts} in [filter]"
             " ignore-txn-commit-ts"
@@ -69,7 +87,7 @@ class RuleChecks:
         rules = self._filters.row_rules(new.schema_name, new.name)
         for other in self._row_sources(old or new):
             if self._filters.row_rules(other.schema_name, other.name) != rules:
-                raise self._error(
+                raise self.error(
                     f"[[filter.rows]] selects other rows of {other.full_name} than of"
                     f" {new.full_name}: rows would be missing downstream, or stay behind",
                     "change the rules so that they are about both tables or none, or",
@@ -77,7 +95,7 @@ class RuleChecks:
         try:
             selection = self._filters.row_selection(new)
         except (ColumnRuleError, RowRuleError) as error:
-            raise self._error(
+            raise self.error(
                 str(error),
                 "change the rule so that it makes sense for the table behind the statement, or",
             ) from error
@@ -86,7 +104,7 @@ class RuleChecks:
         for column, rule in selection.columns.items():
             why = _changed_meaning(old, column)
             if why:
-                raise self._error(
+                raise self.error(
                     f"it changes {column.name} of {new.full_name} ({why}), by which {rule} selects"
                     " rows: rows may have moved across its border unseen",
                     f"run it downstream as it is (`sluice ddl replace {self._ddl.commit_ts}`) and"
@@ -107,20 +125,20 @@ class RuleChecks:
         rules = self._filters.column_rules(new.schema_name, new.name)
         for other in self._row_sources(old or new):
             if self._filters.column_rules(other.schema_name, other.name) != rules:
-                raise self._error(
+                raise self.error(
                     f"[[filter.columns]] has other rules for columns of {other.full_name} than of"
                     f" {new.full_name}: values would be missing downstream, or stay behind",
                     "change the rules so that they are about both tables or none, or",
                 )
         if rules and self.target(new).is_merged:
-            raise self._error(
+            raise self.error(
                 f"{rules[0].effect} of {new.full_name}, which is merged with other tables",
                 "change the rules, or",
             )
         if self._kind == Action.EXCHANGE_PARTITION and (
             keeping := next((rule for rule in rules if rule.history), None)
         ):
-            raise self._error(
+            raise self.error(
                 f"it exchanges rows of {new.full_name}, of which {keeping.text} keeps versions: the"
                 " past ones would change places with them",
                 f"have none exchanged downstream (`sluice ddl replace {self._ddl.commit_ts} --sql"
@@ -134,7 +152,7 @@ class RuleChecks:
             name = names[column_id]
             if (was.name in was_out) != (name in is_out):
                 rule = was_out.get(was.name) or is_out[name]
-                raise self._error(
+                raise self.error(
                     f"it makes column {was.name} of {old.full_name} {name}, and {rule.text} leaves"
                     " out one of the two: its values would be missing downstream, or stay behind",
                     "name the column in the rule under both names or none, or",
@@ -161,7 +179,7 @@ class RuleChecks:
                 elif by_old.kind != by_new.kind:
                     why = f"the type of {by_old.source_name} was {by_old.kind}"
             if why:
-                raise self._error(
+                raise self.error(
                     f"it changes column {other.source_name} of {new.full_name}, which"
                     f" [[filter.columns]] masks ({why}): masked values downstream wouldn't be those"
                     " of the rule",
@@ -180,7 +198,7 @@ class RuleChecks:
             if not why and was[name] != becomes[name]:
                 why = f"values of {name} have other widths then"
             if why:
-                raise self._error(
+                raise self.error(
                     f"it changes column {column.source_name} of {new.full_name} ({why}), from which"
                     f" {rule} computes {name}",
                     "run it downstream by statements that drop the column before and add it again"
@@ -192,7 +210,7 @@ class RuleChecks:
         try:
             return self._filters.narrowed(table)
         except ColumnRuleError as error:
-            raise self._error(
+            raise self.error(
                 str(error),
                 "change the rule so that it makes sense for the table behind the statement, or",
             ) from error
@@ -202,17 +220,19 @@ class RuleChecks:
         try:
             return with_source_column(table, target)
         except RouteError as error:
-            raise self._error(str(error), "change the rules, or") from None
+            raise self.error(str(error), "change the rules, or") from None
 
     def target(self, table: Table) -> Target:
         """Return where a table goes. Raises ScopeError."""
         try:
             return self._routes.target(table.schema_name, table.name)
         except RouteError as error:
-            raise self._error(str(error), "change the rules, or") from None
+            raise self.error(str(error), "change the rules, or") from None
 
-    def _error(self, what: str, way: str) -> ScopeError:
-        return scope_error(self._ddl, what, way)
+    def error(self, what: str, way: str) -> ScopeError:
+        """Return the error of the job: what it does, and the way out."""
+        tables = (*self._before.values(), *self._after.values())
+        return scope_error(self._ddl, what, way, shown_statement(self._ddl, self._filters, tables))
 
 
 def _type_of(column: Column) -> tuple[object, ...]:

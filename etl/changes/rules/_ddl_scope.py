@@ -11,9 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from sluice.etl.changes.formats.ddl_defaults import is_cut
 from sluice.etl.changes.formats.ddl_partitions import plain_name
 from sluice.etl.changes.rules._ddl_names import rename_database, rename_in_query, rename_tables
-from sluice.etl.changes.rules._ddl_rule_checks import RuleChecks, ScopeError, scope_error
+from sluice.etl.changes.rules._ddl_rule_checks import RuleChecks, ScopeError
 from sluice.etl.changes.rules._source_union import UnionError, union_behind
 from sluice.etl.changes.rules.filters import Filter
 from sluice.etl.changes.rules.history_tables import with_history_columns
@@ -85,6 +86,8 @@ class _DdlScoper:
             return ScopeResult(None, touches=False)
         if (self._after or self._ddl_had_schemas()) and not kept and not self._schemas:
             return ScopeResult(None, touches=False)
+        if is_cut(query):
+            self._check_cut(kept)
         for table_id in kept:
             self._check_crossing(table_id)
             self._checks.check_row_rules(table_id)
@@ -100,6 +103,30 @@ class _DdlScoper:
         if touches and not kept and not self._schemas and not self._moved_sources:
             return ScopeResult(None, touches=True, warnings=tuple(self._warnings))
         return ScopeResult(self._scoped(kept), touches=True, warnings=tuple(self._warnings))
+
+    def _check_cut(self, kept: list[int]) -> None:
+        """Check that no rule, and no pairing of columns, needs a text that landing has cut."""
+        needs = ""
+        for table_id in kept:
+            old, new = self._before.get(table_id), self._after[table_id]
+            named = [t for t in (old, new) if t is not None]
+            if any(
+                rule.statements and rule.names.matches(table.schema_name, table.name)
+                for rule in self._filters.events
+                for table in named
+            ):
+                needs = "by which event rules select statements"
+            if old is not None and new is not None and self._kind != Action.MODIFY_COLUMN:
+                was, becomes = ({c.id for c in t.columns} for t in (old, new))
+                if was - becomes and becomes - was:
+                    needs = "which alone names columns that get another number and name"
+        if needs:
+            ts = self._ddl.commit_ts
+            raise self._error(
+                "landing has cut its text, which had a value of a masked column in it, and"
+                f" {needs}",
+                f"write what is to run downstream (`sluice ddl replace {ts} --sql '...'`), or",
+            )
 
     def _ddl_had_schemas(self) -> bool:
         return bool(self._ddl.effect.schemas)
@@ -342,4 +369,4 @@ class _DdlScoper:
         return target.schema, target.table
 
     def _error(self, what: str, way: str) -> ScopeError:
-        return scope_error(self._ddl, what, way)
+        return self._checks.error(what, way)

@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from sluice.errors import SluiceError
-from sluice.etl.changes.rules import Filter
+from sluice.etl.changes.recorded_schema import RecordedSchema
+from sluice.etl.changes.rules import EventRule, Filter, NameRule
+from sluice.etl.changes.rules.landed_masks import LandedMasks
 from sluice.etl.history.clear_values import ClearValues, ClearValuesError
 from sluice.etl.history.find.query import SearchQuery
 from sluice.etl.history.find.run import search
@@ -266,3 +268,60 @@ def test_columns_that_a_ddl_is_still_making_are_not_landed(
     clear = [secret for secret in SECRETS if secret.encode() in held]
     assert b"changed" in held
     assert not set(clear) & {"secret default", *(["Charles Babbage"] if "name" in masks else [])}
+
+
+@pytest.mark.parametrize("lands", [True, False])
+def test_a_ddl_that_masks_stop_at_shows_no_default(
+    mariadb: MariaDBServer, tmp_path: Path, lands: bool
+) -> None:
+    story = Story(mariadb, tmp_path)
+    nick = column(6, "nick varchar(40)", default="secret default", origin_default="secret default")
+    made = wider(PEOPLE, nick)
+    story.create(made, "CREATE TABLE t (...)")
+    settings = masking(story, {"nick": "hash"})
+    apply(story, settings)
+    after = replace(made, columns=(*made.columns[:5], replace(made.columns[5], flen=50)))
+    text = "ALTER TABLE t MODIFY nick varchar(50) DEFAULT 'secret default' COMMENT 'secret default'"
+    story.statement(Action.MODIFY_COLUMN, text, after)
+    ddl_ts = story.now
+    with pytest.raises(
+        SluiceError, match=r"hexadecimal digits.*Statement: ALTER TABLE t"
+    ) as caught:
+        if lands:
+            check_landing(settings)
+        else:
+            apply(story, settings)
+    said = f"{caught.value} {caught.value.hint}"
+    assert "secret default" not in said and f"sluice ddl skip {ddl_ts}" in said
+    check_landing(settings, decided=True)
+
+
+def check_landing(settings: Settings, *, decided: bool = False) -> None:
+    """Check the windows' DDL as landing does."""
+    masks = LandedMasks(settings.filters)
+    for window in settings.open_relay().windows(0):
+        masks.check(RecordedSchema.from_window(window), lambda _: decided)
+
+
+@pytest.mark.parametrize("by", ["rule", "columns"])
+def test_a_statement_that_landing_has_cut_stops_where_its_text_is_needed(
+    mariadb: MariaDBServer, tmp_path: Path, by: str
+) -> None:
+    story = Story(mariadb, tmp_path)
+    nick = column(6, "nick varchar(40)", default="DROP", origin_default="DROP")
+    made = wider(PEOPLE, nick)
+    story.create(made, "CREATE TABLE t (...)")
+    changed = column(7, "memo varchar(70)") if by == "columns" else made.columns[4]
+    columns = (*made.columns[:4], replace(changed, offset=4))
+    text = "ALTER TABLE t DROP nick" + (", CHANGE note memo varchar(70)" if by == "columns" else "")
+    kind = Action.MULTI_SCHEMA_CHANGE if by == "columns" else Action.DROP_COLUMN
+    story.statement(kind, text, replace(made, columns=columns))
+    settings = masking(story, {"nick": "hash"})
+    landed = land_again(settings, tmp_path)
+    if by == "rule":
+        names = NameRule("d", "t", "a rule of events")
+        rule = EventRule(names, statements=("DROP nick",))
+        landed = replace(landed, filters=replace(landed.filters, events=(rule,)))
+    with pytest.raises(SluiceError, match="landing has cut its text") as caught:
+        apply(story, landed)
+    assert "sluice ddl replace" in caught.value.hint

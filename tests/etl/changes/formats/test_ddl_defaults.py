@@ -24,7 +24,8 @@ CUT = "ALTER TABLE t /* values of masked columns are left out */"
             "ALTER TABLE t ALTER c SET DEFAULT '***'",
         ),
         ("ALTER TABLE t ADD c TEXT DEFAULT 'it\\'s my secret'", CUT),
-        ("ALTER TABLE t ADD c TEXT COMMENT 'my secret'", CUT),
+        ("ALTER TABLE t ADD c TEXT COMMENT 'my secret'", "ALTER TABLE t ADD c TEXT COMMENT '***'"),
+        ("ADD c TEXT /* my secret */ AFTER b", "ADD c TEXT /* *** */ AFTER b"),
     ],
 )
 def test_a_statement_loses_its_defaults_and_nothing_else(query: str, left: str) -> None:
