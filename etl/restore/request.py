@@ -88,6 +88,8 @@ class RestoreRequest(JsonDocument):
         filters = filter_for_tables(
             names, (pipeline.downstream.checkpoint_schema, pipeline.downstream.recycle_schema)
         )
+        if pipeline.lands_masked:  # what is restored is masked, and its columns say so
+            filters = filters.with_masks_of(pipeline.filters)
         return replace(
             own,
             downstream=downstream,

@@ -7,9 +7,10 @@ from collections.abc import Iterator, Sequence
 from sluice.etl.changes.formats.sql_scripts import printable_ascii
 from sluice.etl.changes.formats.sql_text import literal
 from sluice.etl.changes.write_plans.raw_changes import image_count
+from sluice.etl.history.errors import UndoError
 from sluice.etl.history.undo.inverse import InverseChanges
 from sluice.etl.history.undo.statements import TableUndoSql
-from sluice.etl.history.undo.transaction import PastChanges
+from sluice.etl.history.undo.transaction import PastChanges, TouchedTable
 from sluice.tidb import tso
 
 _MODE = "NO_AUTO_VALUE_ON_ZERO,ALLOW_INVALID_DATES"
@@ -17,8 +18,27 @@ _MODE = "NO_AUTO_VALUE_ON_ZERO,ALLOW_INVALID_DATES"
 
 
 def for_upstream(reverses: Sequence[InverseChanges]) -> list[TableUndoSql]:
-    """Return the tables under the names that they have in TiDB now."""
+    """Return the tables under the names that they have in TiDB now.
+
+    Raises UndoError for a table of which the relay log holds masked values: TiDB would get those.
+    """
+    for reverse in reverses:
+        _check_clear(reverse.touched)
     return [TableUndoSql(reverse, reverse.touched.now, exact_floats=True) for reverse in reverses]
+
+
+def _check_clear(touched: TouchedTable) -> None:
+    for table in (touched.then, touched.now):
+        masked = [c.source_name for c in table.columns if c.landed_mask]
+        if masked:
+            raise UndoError(
+                f"the relay log holds masked values of {', '.join(masked)} of"
+                f" {touched.now.full_name}: taken back by them, TiDB would lose the clear ones",
+                hint=(
+                    "take the rows from a backup of TiDB, or from its own past (SELECT ... AS OF"
+                    " TIMESTAMP) while its GC keeps that"
+                ),
+            )
 
 
 def script(past: PastChanges, tables: Sequence[TableUndoSql]) -> Iterator[bytes]:
