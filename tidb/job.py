@@ -9,6 +9,7 @@ from typing import Any
 from sluice.errors import SluiceError
 from sluice.tidb.ddl_actions import DROPS_COLUMNS
 from sluice.tidb.schema import STATE_DELETE_ONLY
+from sluice.tidb.table_name import full_name
 
 _DONE, _SYNCED = 4, 6
 
@@ -126,7 +127,7 @@ def job_text(job: DdlHistoryJob) -> str:
 
     Its statement may have defaults that no log may show.
     """
-    name = f"{job.schema_name}.{job.table_name}"
+    name = full_name(job.schema_name, job.table_name)
     return f"DDL job {job.id} (type {job.type}, schema version {job.schema_version}, {name!r})"
 
 
