@@ -36,7 +36,7 @@ class Writer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ColumnSpec:
-    """A column to create: MySQL type number, display length, and its SQL. None has a default."""
+    """A column to create: MySQL type number, display length, its SQL, and its default, if any."""
 
     name: str
     tp: int
@@ -45,6 +45,7 @@ class ColumnSpec:
     text: bool = False
     primary: bool = False
     nullable: bool = False
+    default: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,9 +207,9 @@ def _column_info(column: ColumnSpec, number: int) -> dict[str, Any]:
         "id": number,
         "name": _cistr(column.name),
         "offset": number - 1,
-        "origin_default": None,
+        "origin_default": column.default,
         "origin_default_bit": None,
-        "default": None,
+        "default": column.default,
         "default_bit": None,
         "default_is_expr": False,
         "generated_expr_string": "",

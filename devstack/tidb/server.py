@@ -43,6 +43,7 @@ from sluice.devstack.tidb.tikv import TiKVService
 from sluice.devstack.tidb.upstream_work import OPEN_TIMEOUT_S, UpstreamWork
 from sluice.devstack.tidb.variables import put_variables
 from sluice.etl.changes import server_errors
+from sluice.etl.changes.formats.sql_text import literal
 from sluice.tidb import PumpWriteError, column_types, pb_grpc
 
 _STORE_ID = 1
@@ -323,9 +324,9 @@ class Cluster:
                 await writer.close()
 
     async def add_column(self, parameters: dict[str, Any]) -> dict[str, Any]:
-        """POST /column: beside a workload, too, whose rows have NULL there.
+        """POST /column: beside a workload, too, whose rows have NULL there, or the text `default`.
 
-        It returns when TiDB's history has it.
+        `binlogs`: as of POST /workload. It returns when TiDB's history has it.
         """
         names = tuple(str(parameters.get(name) or "") for name in ("schema", "table", "name"))
         catalog = self._versions.catalog(await self.oracle.take())
@@ -336,12 +337,23 @@ class Cluster:
                 f"a column {names[2]!r} for {'.'.join(names[:2])}: there is no such table, or no"
                 " name",
             )
-        writer = self._writer({})
+        writer = self._writer(parameters)
         await self.work.open(writer)
         try:
             state = self._upstream
             ddl = DDLWriter(writer, state.oracle, state.store, state.history, state.versions)
             column = ColumnSpec(names[2], column_types.BIGINT, 20, "BIGINT", nullable=True)
+            if default := str(parameters.get("default") or ""):
+                sql = f"VARCHAR(40) DEFAULT {literal(default)}"
+                column = ColumnSpec(
+                    names[2],
+                    column_types.VARCHAR,
+                    40,
+                    sql,
+                    text=True,
+                    nullable=True,
+                    default=default,
+                )
             await ddl.add_column(table, catalog.infos[table.id], column)
         finally:
             await writer.close()

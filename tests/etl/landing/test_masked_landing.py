@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,7 +23,7 @@ RULES = f"""
 key-env = "{VARIABLE}"
 [[filter.columns]]
 tables = ["{DATABASE}.txn"]
-mask = {{ note = "hash" }}
+mask = {{ note = "hash", extra_0 = "hash", extra_1 = "hash", extra_2 = "hash" }}
 [[filter.columns]]
 tables = ["{DATABASE}.load_*"]
 mask = {{ pad = "hash" }}
@@ -86,8 +87,13 @@ def test_a_pipeline_that_dies_now_and_then_holds_masked_values_alone(
     site.wait(lambda: relay.last() is not None, ("land",))
     workload = {"rate": 40, "transactions": None, "rows": 3, "deletes": 0.1, "tables": 2}
     site.ask("/workload", binlogs=not captures, **workload)
-    for _ in range(2):
+    pauses = (0.0, 0.15, 0.6)
+    for number, pause in enumerate(pauses):
         site.grows()
+        column = {"schema": DATABASE, "table": "txn", "name": f"extra_{number}"}
+        default = f"secret default {number}"
+        site.ask("/column", **column, default=default, binlogs=not captures)
+        time.sleep(pause)
         site.kill("land")
         before = site.committed()
         site.wait(lambda: site.committed() > before + 20, ("cluster",))
@@ -102,11 +108,27 @@ def test_a_pipeline_that_dies_now_and_then_holds_masked_values_alone(
     run_apply(settings, until_ts=ts, run_seconds=120, prepare=local_preparer(settings))
     upstream = rows(site.sql)
     there = rows(mariadb.port)
+    defaults = tuple(f"secret default {number}" for number in range(len(pauses)))
+    assert {row[2:] for row in upstream["txn"]} == {defaults}
     masked = {
-        name: [(*row[:-1], hashed(str(row[-1]), 32 if name == "txn" else 64)) for row in own]
+        name: [(*row[:-1], hashed(str(row[-1]))) for row in own]
         for name, own in upstream.items()
+        if name != "txn"
     }
+    masked["txn"] = [
+        (row[0], hashed(row[1], 32), *(hashed(each, 40) for each in defaults))
+        for row in upstream["txn"]
+    ]
     assert there == {name: sorted(own) for name, own in masked.items()}
     assert len(there["txn"]) == site.committed()
-    clear = {str(row[-1]).encode() for own in upstream.values() for row in own}
-    assert without_clear_values(site.folder, {*clear, b"transaction "}) > 100_000
+    clear = {
+        str(row[1 if name == "txn" else -1]).encode()
+        for name, own in upstream.items()
+        for row in own
+    }
+    wanted = {*clear, b"transaction ", b"secret default"}
+    assert without_clear_values(site.folder, wanted) > 100_000
+    with mariadb.connect() as connection, connection.cursor() as cursor:
+        cursor.execute("SELECT * FROM tidb_binlog.checkpoint")
+        held = repr(cursor.fetchall()).encode()
+    assert held and not [value for value in wanted if value in held]
