@@ -9,7 +9,6 @@ from typing import Any
 from sluice.errors import SluiceError
 from sluice.tidb.ddl_actions import DROPS_COLUMNS
 from sluice.tidb.schema import STATE_DELETE_ONLY
-from sluice.tidb.table_name import full_name
 
 _DONE, _SYNCED = 4, 6
 
@@ -127,8 +126,10 @@ def job_text(job: DdlHistoryJob) -> str:
 
     Its statement may have defaults that no log may show.
     """
-    name = full_name(job.schema_name, job.table_name)
-    return f"DDL job {job.id} (type {job.type}, schema version {job.schema_version}, {name!r})"
+    return (
+        f"DDL job {job.id} (type {job.type}, schema version {job.schema_version}, table"
+        f" {job.table_name!r} of schema {job.schema_name!r})"
+    )
 
 
 def require_info(
