@@ -230,9 +230,9 @@ def test_what_waits_for_a_session_is_one_transaction(
         asked.set()
         flush(sink, written)
 
-    def counted(worker: Any, steps: Any, checkpoint: Any) -> None:
+    def counted(worker: Any, steps: Any, *more: Any) -> None:
         executed.append(len(steps))
-        execute(worker, steps, checkpoint)
+        execute(worker, steps, *more)
 
     monkeypatch.setattr(mysql_parallel._WriterThread, "_connect", connect_late)
     monkeypatch.setattr(mysql_parallel._WriterThread, "_execute", counted)
