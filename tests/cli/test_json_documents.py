@@ -79,7 +79,8 @@ def test_documents_that_are_made_otherwise_are_on_the_page_too(tmp_path: Path) -
     job = Jobs(LocalStorage(tmp_path, tmp_path.as_uri())).create(
         "backfill", {}, WriteScope("db:3306"), "ann"
     )
-    assert job.status().to_json().keys() == page["jobs show, jobs list"]
+    shown = job.status().to_json()
+    assert shown.keys() | shown["progress"].keys() == page["jobs show, jobs list"] - {"null"}
     assert BackfillSummary(job.id, "done", "replace", {}, 0.0).to_json().keys() == page["backfill"]
     assert VerifySummary(job.id, "done").to_json().keys() == page["verify"]
 

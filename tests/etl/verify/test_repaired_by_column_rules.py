@@ -38,8 +38,9 @@ def running(
     spark_remote: str,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Pipeline]:
-    filters, folder = parse_filter(RULES)[0], tmp_path_factory.mktemp("by_column_rules")
-    with pipeline(mariadb_server, spark_remote, folder, filters=filters) as made:
+    rules = {"filters": parse_filter(RULES)[0], "relay_log_values": SECTION["relay-log"]}
+    folder = tmp_path_factory.mktemp("by_column_rules")
+    with pipeline(mariadb_server, spark_remote, folder, **rules) as made:
         made.fill(transactions=20, rows=30, tables=1)
         made.control.workload(
             {"rate": 20, "transactions": None, "rows": 5, "tables": 1, "updates": 0}
