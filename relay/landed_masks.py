@@ -16,7 +16,7 @@ __all__ = ["LandedMasksLog", "MaskedSince"]
 
 _FOLDER = "masks"
 _MAX_VERSIONS = 8
-_HINT = "remove the folder: the next landing writes it anew, as of then"
+_HINT = "remove the folder: the next landing writes it again, as of then"
 
 
 @dataclass(frozen=True, slots=True)

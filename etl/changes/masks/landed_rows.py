@@ -2,7 +2,7 @@
 
 The process that lands says which tables are masked, from which commit on each definition counts,
 and which other tables it knows. Rows of a table that it doesn't know are never written as they
-came: nobody knows what in them is to be masked.
+came: the order can't say which of their values to mask.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ States = tuple[tuple[int, Table], ...]
 
 
 class UnknownTableRows(Signal):
-    """There are rows of tables that the order doesn't know, and it wants to be told of them."""
+    """The order, which isn't complete, doesn't know the table of some rows."""
 
 
 @dataclass(frozen=True, slots=True)
